@@ -134,6 +134,7 @@ reference: $(READY)
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/write_design_documents.py
 	$(BIN)/python docs/write_tool_schemas.py
+	$(BIN)/python docs/write_schema.py
 
 docs: $(READY_DOCS)
 	$(BIN)/python docs/layout.py

@@ -1,7 +1,7 @@
 """Changes of single records: agents, artifacts, titles, and the list of sessions for memory."""
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from agent_core.storage.claims import find_session
@@ -83,7 +83,11 @@ def add_to_memory_backlog(
     chosen = [(session_id,) for session_id in session_ids]
     connection.executemany(sql.format("session_id = ?"), chosen)
     if since is not None:
-        connection.execute(sql.format("updated_at >= ?"), (iso(since),))
+        # From the session used last back to one that is older, by a day more than clocks differ.
+        recent = """updated_at >= :since AND use_number > coalesce((SELECT use_number FROM sessions
+            WHERE updated_at < :before ORDER BY use_number DESC LIMIT 1), -1)"""
+        times = {"since": iso(since), "before": iso(since - timedelta(days=1))}
+        connection.execute(sql.format(recent), times)
 
 
 def remove_from_memory_backlog(connection: Connection, session_id: str) -> None:

@@ -28,7 +28,6 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import HeldDatabase, open_descriptor
 from agent_core.storage import migrations
 from agent_core.storage.faults import is_busy, is_read_only, not_lockable
-from agent_core.storage.salvage import is_damage
 from agent_core.storage.spending import announce_fill
 from agent_core.text.folding import fold_json
 
@@ -45,7 +44,11 @@ PATIENCE = 60.0
 _TRIES_LOCKS_AFTER_S = 0.5
 """Seconds of waiting for a lock before testing whether files can be locked at all."""
 
-_LARGE, _BYTES_A_SECOND = 200 * 10**6, 50 * 10**6
+_LARGE = 100 * 10**6
+_MOST_REWRITTEN = 500 * 10**6
+"""Size of the largest database that is rewritten, which takes up to 20 seconds."""
+
+_SPARE = 20 * 10**6
 """Bytes from which on a migration is announced in the log, and how many it copies in a second."""
 
 _FORK_WAIT_S = 5.0
@@ -417,15 +420,12 @@ def _bring_up_to_date(
     """Migrate a database; `retried` runs what may have to wait for another process."""
     if retried(partial(_is_current, connection, path)):
         return
-    if (size := size_of_files(path)) >= _LARGE:
-        logger.warning(
-            "%s: bringing %s MB to the schema of this version, once; this may take %s s or more",
-            path,
-            size // 10**6,
-            size // _BYTES_A_SECOND,
-        )
-    is_told = is_damaged = False
-    steps = migrations.migrate(connection, path)
+    size = size_of_files(path)
+    with_optional = _has_room(path, size)
+    if with_optional and size >= _LARGE:
+        logger.warning("%s is rewritten for this version, once; this takes some seconds", path)
+    is_told = False
+    steps = migrations.migrate(connection, path, with_optional=with_optional)
     while True:
         retried(partial(connection.execute, "BEGIN IMMEDIATE"))
         try:
@@ -436,10 +436,14 @@ def _bring_up_to_date(
         except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            if is_damaged or not (isinstance(error, sqlite3.Error) and is_damage(error)):
+            if not with_optional or not _is_of_database(error):
                 raise
-            is_damaged = True
-            steps = migrations.migrate(connection, path, is_damaged=True)
+            # Whatever keeps an optional migration from a database must not keep its user out.
+            logger.info("%s keeps its earlier form: %s", path, error)
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            with_optional = False
+            steps = migrations.migrate(connection, path, with_optional=False)
             continue
         if is_done:
             return
@@ -449,6 +453,21 @@ def _bring_up_to_date(
             announce_fill(str(path), runs)
         # The log must not become as large as everything that is added.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _has_room(path: Path, size: int) -> bool:
+    """Return whether a database can be rewritten in a few seconds, and its disk has room for it."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    return size <= _MOST_REWRITTEN and disk.f_bavail * disk.f_frsize >= 3 * size + _SPARE
+
+
+def _is_of_database(error: BaseException) -> bool:
+    """Return whether a migration failed because of its database or the disk, not of a lock."""
+    cause = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(cause, sqlite3.Error) and not is_busy(cause)
 
 
 def _is_current(connection: sqlite3.Connection, path: Path) -> bool:

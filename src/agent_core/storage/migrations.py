@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import read_text
 from agent_core.storage import spending
 from agent_core.storage.faults import is_environmental
 from agent_core.storage.rows import iso
@@ -23,7 +24,7 @@ class Migration(Struct, frozen=True):
         name: what it adds.
         statements: applied in one transaction with the migrations before it.
         is_filled: it has no statements; `spending.fill` adds rows, in many transactions.
-        is_optional: it only saves work, and a damaged database stays as it is instead.
+        is_optional: it only saves work, so a database may stay as it is instead.
     """
 
     version: int
@@ -427,27 +428,25 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(
-    connection: sqlite3.Connection, path: Path, *, is_damaged: bool = False
+    connection: sqlite3.Connection, path: Path, *, with_optional: bool = True
 ) -> Generator[None]:
     """Upgrade the database; each step of the iteration needs its own transaction.
 
     A new database takes one step. If a process dies between two steps, the next one continues.
-    What is optional is left out if the database `is_damaged`.
 
     Raises:
         StorageError: `migration_failed`.
         sqlite3.Error: the file or the machine failed, not a migration.
     """
-    is_new = version_of(connection, path) == 0
-    if is_new:
-        connection.execute(LEDGER)
+    if version_of(connection, path) == 0:
+        _create(connection, path)
     while True:
         current = version_of(connection, path)
         pending = [one for one in MIGRATIONS if one.version > current]
-        together = pending if is_new else [*takewhile(lambda one: not one.is_filled, pending)]
+        together = [*takewhile(lambda one: not one.is_filled, pending)]
         for migration in together:
             with _explained(migration, path):
-                if not (is_damaged and migration.is_optional):
+                if with_optional or not migration.is_optional:
                     for statement in migration.statements:
                         connection.execute(statement)
                 _record(connection, migration)
@@ -461,9 +460,35 @@ def migrate(
 
 
 def migrate_at_once(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring a database that no other process uses up to date: see `migrate`."""
-    for _ in migrate(connection, path):
+    """Bring a database that no other process uses up to date, without what is optional."""
+    for _ in migrate(connection, path, with_optional=False):
         pass
+
+
+def schema_of(connection: sqlite3.Connection) -> str:
+    """Return the statements that make the tables, indexes and triggers of a database.
+
+    `make reference` writes them for the newest version into `schema.sql`, so that a new database
+    does not go through those before it. A blank line ends a statement.
+    """
+    rows = connection.execute(
+        "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE"
+        " '~' ORDER BY type = 'trigger', type = 'index', rowid"
+    )
+    version = f"-- version {MIGRATIONS[-1].version}; make reference writes this file"
+    return "\n\n".join([version, *(sql for (sql,) in rows)]) + "\n"
+
+
+def _create(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new database."""
+    version, *statements = read_text(Path(__file__).with_name("schema.sql")).split("\n\n")
+    if not version.startswith(f"-- version {MIGRATIONS[-1].version};"):
+        statements = [LEDGER, *(each for one in MIGRATIONS for each in one.statements)]
+    with _explained(MIGRATIONS[-1], path):
+        for statement in statements:
+            connection.execute(statement)
+    for migration in MIGRATIONS:
+        _record(connection, migration)
 
 
 def _record(connection: sqlite3.Connection, migration: Migration) -> None:

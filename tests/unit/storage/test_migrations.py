@@ -170,7 +170,12 @@ def test_an_older_database_keeps_its_rows_and_gets_what_is_new(
     assert query(database, "SELECT session_id FROM sessions") == [("s1",)]
 
 
-@pytest.mark.parametrize("released", sampled(range(1, MIGRATIONS[-1].version), keep=6))
+LAST_RELEASED = MIGRATIONS[-2].version
+
+
+@pytest.mark.parametrize(
+    "released", sorted({*sampled(range(1, LAST_RELEASED), keep=5), LAST_RELEASED})
+)
 def test_a_database_of_every_released_schema_goes_on_with_its_rows(
     database: Path, monkeypatch: pytest.MonkeyPatch, released: int
 ) -> None:
@@ -384,6 +389,60 @@ def test_a_damaged_database_is_opened_as_it_is(
         "WITHOUT ROWID"
         in query(database, "SELECT sql FROM sqlite_schema WHERE name = 'events'")[0][0]
     )
+
+
+ODD = {
+    "events of a session whose row is lost": "DELETE FROM sessions WHERE session_id = 's1'",
+    "an index that is missing": "DROP INDEX runs_owned",
+    "an id that is no text": "INSERT INTO events (event_id, seq, session_id, payload_json, level,"
+    " event_type, created_at) VALUES ('e', 1, x'00', '{}', 'info', 'error', '')",
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_database_that_cannot_be_rewritten_is_opened_as_it_is(
+    database: Path, monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    before = store_earlier_events(database, monkeypatch)
+    with closing(sqlite3.connect(database)) as shell, shell:  # without foreign keys
+        shell.execute(ODD[odd])
+    asyncio.run(use(database))
+    assert set(before) <= set(query(database, EVERY_EVENT))
+    recorded = query(database, "SELECT max(version) FROM schema_migrations")
+    assert recorded == [(MIGRATIONS[-1].version,)]
+
+
+def test_a_database_is_not_rewritten_where_its_disk_has_no_room(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store_earlier_events(database, monkeypatch)
+
+    class SmallDisk:
+        f_bavail, f_frsize = 10_000, 1000
+
+        def __init__(self, path: Path) -> None:
+            assert path == database
+
+    monkeypatch.setattr("agent_core.storage.connections.os.statvfs", SmallDisk)
+    size = database.stat().st_size
+    asyncio.run(use(database))
+    assert set(before) <= set(query(database, EVERY_EVENT))
+    assert database.stat().st_size < size + 100_000
+    schema = "SELECT sql FROM sqlite_schema WHERE name = 'events'"
+    assert "WITHOUT ROWID" in query(database, schema)[0][0]
+
+
+def test_a_new_database_is_what_the_migrations_make_of_an_old_one(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
+    with monkeypatch.context() as old:
+        old.setattr(migrations, "MIGRATIONS", MIGRATIONS[:1])
+        open_writer(database).close()
+    open_writer(database).close()
+    other = database.with_name("new")
+    open_writer(other).close()
+    assert query(database, schema) == query(other, schema)
 
 
 def test_runs_that_wait_are_found_by_the_index_of_open_runs(database: Path) -> None:

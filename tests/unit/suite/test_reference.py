@@ -45,14 +45,18 @@ def test_the_reference_is_what_the_source_says(tmp_path: Path) -> None:
     )
 
 
-def test_the_schemas_of_the_tools_are_what_their_types_say() -> None:
-    write = ROOT / "docs" / "write_tool_schemas.py"
-    program = f"import runpy; print(runpy.run_path({str(write)!r})['tool_schemas'](), end='')"
+@pytest.mark.parametrize(
+    ("what", "kept"),
+    [("tool_schemas", "assets/tool_schemas.json"), ("schema", "storage/schema.sql")],
+)
+def test_what_a_start_reads_is_what_it_would_build(what: str, kept: str) -> None:
+    write = ROOT / "docs" / f"write_{what}.py"
+    program = f"import runpy; print(runpy.run_path({str(write)!r})[{what!r}](), end='')"
     done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    kept = ROOT / "src" / "agent_core" / "assets" / "tool_schemas.json"
-    assert done.stdout == kept.read_text("utf-8"), "run make reference"
+    text = (ROOT / "src" / "agent_core" / kept).read_text("utf-8")
+    assert done.stdout == text, "run make reference"
 
 
 def documented() -> Iterator[tuple[str, str, str]]:

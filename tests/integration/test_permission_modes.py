@@ -445,6 +445,23 @@ async def test_accept_edits_asks_for_a_file_that_has_another_name(
     assert len(user.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"session_id": ""}, "session_id '' is not valid"),
+        ({"agent": "no agent"}, "agent 'no agent' is not valid"),
+    ],
+)
+async def test_an_explanation_names_the_argument_that_is_not_valid(
+    home: Home, project: Path, given: dict[str, Any], named: str
+) -> None:
+    async with runtime(home, project) as made:
+        with pytest.raises(AgentCoreError, match=named) as caught:
+            await made.explain_permission("code.list_dir", {"path": "."}, **given)
+    assert caught.value.code == "validation_error"
+    assert "RunIdentity" not in caught.value.message
+
+
 async def test_accept_edits_refuses_the_programs_own_files(home: Home, project: Path) -> None:
     async with runtime(home, project, permission_callback=Asked("allow_once")) as made:
         found = await made.explain_permission(

@@ -219,11 +219,13 @@ def _parse_definition(parts: FrontMatter) -> AgentDefinition:
     if unknown := sorted(fields.keys() - set(_FIELDS)):
         raise ValueError(f"its front matter has unknown keys: {', '.join(unknown)}")
     given: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    return AgentDefinition(
-        agent_definition_id=given.pop("id"),
-        body=parts.body.strip(),
-        source=AgentSource.USER,
-        **given,
+    return AgentDefinition.model_validate(
+        {
+            "agent_definition_id": given.pop("id"),
+            "body": parts.body.strip(),
+            "source": AgentSource.USER,
+            **given,
+        }
     )
 
 

@@ -53,13 +53,15 @@ async def explain_call(
     """
     is_role = agent in set(AgentRole)
     try:
-        run = RunIdentity(
-            session_id=_NONE if session_id is None else session_id,
-            agent_id=_NONE,
-            run_id=_NONE,
-            role=AgentRole(agent) if is_role else AgentRole.SUB,
-            agent_definition_id=None if is_role else agent,
-            permission_mode=permission_mode,
+        run = RunIdentity.model_validate(
+            {
+                "session_id": _NONE if session_id is None else session_id,
+                "agent_id": _NONE,
+                "run_id": _NONE,
+                "role": AgentRole(agent) if is_role else AgentRole.SUB,
+                "agent_definition_id": None if is_role else agent,
+                "permission_mode": permission_mode,
+            }
         )
     except ValidationError as error:
         wrong = error.errors()[0]

@@ -144,12 +144,14 @@ def tool(
             shown = tuple(each for each in parameters if not each.takes_context)
             signature = compile_signature(own_name, shown)
             _check_options(timeout_s, max_retries, is_enabled, prepare)
-            definition = ToolDefinition(
-                name=own_name if name is None else name,
-                description=doc.text if description is None else description,
-                input_schema=signature.schema,
-                permission=_permission(permission, readonly),
-                tags=set(tags),
+            definition = ToolDefinition.model_validate(
+                {
+                    "name": own_name if name is None else name,
+                    "description": doc.text if description is None else description,
+                    "input_schema": signature.schema,
+                    "permission": _permission(permission, readonly),
+                    "tags": set(tags),
+                }
             )
         except (UnfitError, ValueError) as error:
             reason = str(error)

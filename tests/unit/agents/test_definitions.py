@@ -72,6 +72,7 @@ def test_a_file_that_is_wrong_is_named_with_the_reason(
         read_definition(path)
     assert caught.value.code is ErrorCode.INVALID_AGENT_DEFINITION
     assert str(path) in caught.value.message
+    assert "AgentDefinition" not in caught.value.message  # a file has keys, not classes
 
 
 def test_a_file_without_a_head_or_text_or_end_is_refused(tmp_path: Path) -> None:

@@ -444,6 +444,7 @@ def test_a_name_and_a_permission_that_do_not_fit_are_refused(options: dict[str, 
     with pytest.raises(ConfigError, match=r"plain\(\) cannot be a tool") as refusal:
         tool(**options)(plain)
     assert refusal.value.code is ErrorCode.VALIDATION_ERROR
+    assert "ToolDefinition" not in refusal.value.message
 
 
 async def test_constraints_that_fit_hold(context: ToolContext) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,10 +14,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from agent_core import AgentRuntime
-from agent_core.providers.scripted import Calls, Fails, ScriptedProvider, calls
+from agent_core.providers.scripted import Calls, Fails, Hangs, ScriptedProvider, calls
 from agent_core.serve import Principal, app
 from agent_core.text.chinese import CHINESE
 from agent_core.types import RunStatus
+from agent_core.types.event_details import TextDelta
 from consoles import EVERYTHING, console, served
 from isolation import Home
 from runtimes import CONFIG, ask, runtime
@@ -348,6 +349,63 @@ async def test_a_long_run_is_shown_in_parts(home: Home, project: Path) -> None:
             assert parts > 1
             assert len(found) == 90
             assert "Look at it often" in page
+
+
+async def test_a_run_longer_than_a_page_is_undone_and_done_again(home: Home, project: Path) -> None:
+    look = calls("code.list_dir", path=".")
+    made = runtime(home, project, ["Hello.", *[look] * 90, "At last.", "Again."])
+    undo, redo = "/sessions/s1/undo", "/sessions/s1/redo"
+    async with made, reader(made) as client:
+        short = await ask(made, "a short one")
+        run = await ask(made, "a long one")
+
+        async def forms() -> tuple[int, bool]:
+            page = await client.page("/sessions/s1")
+            return page.count(f'action="{undo}"'), redo in Page(page).forms
+
+        page = await client.page("/sessions/s1")
+        assert "a short one</pre>" not in page
+        assert "Undo this message" in page.partition(f'id="{run.run_id}-foot"')[2]
+        assert await forms() == (2, False)
+        assert "Undo this message" in await client.page(f"/runs/{run.run_id}")
+        assert "Undo this message" not in await client.page(f"/runs/{short.run_id}")
+        while links := re.findall(r'href="([^"]+)" rel="prev"', page):
+            page = await client.page(unescape(links[0]))
+            assert "Undo this message" not in page  # it would undo another one
+        assert "a short one</pre>" in page
+        for left in (1, 0):
+            assert (await client.post(undo))[0] == 303
+            assert await forms() == (left, True)
+        for undoes in (1, 2):
+            assert (await client.post(redo))[0] == 303
+            assert await forms() == (undoes, undoes == 1)
+        assert (await client.post(undo))[0] == 303
+        await ask(made, "another one")
+        assert await forms() == (2, False)
+
+
+async def test_what_a_run_longer_than_a_page_has_used_is_said_to_be_the_least(
+    home: Home, project: Path
+) -> None:
+    look = calls("code.list_dir", path=".")
+    made = runtime(home, project, [*[look] * 90, Hangs(text="I think")])
+    async with made, reader(made) as client:
+        handle = await made.start("look", "s1")
+        async with aclosing(handle.events()) as events:
+            async for event in events:
+                if isinstance(event.details, TextDelta):
+                    break
+        for address in ("/sessions/s1", f"/runs/{handle.run_id}"):
+            page = await client.page(address)
+            number = re.search(r"at least (\d+) turns", page)
+            assert number is not None
+            assert 0 < int(number[1]) < 90
+            assert f"at least {number[1]}</td>" in page
+            assert "至少" in await client.page(address, **{"Accept-Language": "zh"})
+        await handle.cancel()
+        await handle.wait()
+        for address in ("/sessions/s1", f"/runs/{handle.run_id}"):
+            assert "at least" not in await client.page(address)
 
 
 async def test_the_pages_of_a_tenant_have_only_its_sessions(

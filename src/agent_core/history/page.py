@@ -221,11 +221,15 @@ class SessionParts(HistoryWriter):
         yield (
             f'<a href="#{plain(run.run_id)}">{plain(number)}</a>',
             self.text(short_line(self._clean(exchange.prompt), 80)),
-            *(f"#{count:,}" for count in counts),
-            f"#{plain(self.cost(usage))}",
+            *(f"#{plain(self._used(exchange, f'{count:,}'))}" for count in counts),
+            f"#{plain(self._used(exchange, self.cost(usage)))}",
         )
         for place, child in enumerate(exchange.every_child, 1):
             yield from self._usage_rows(child, f"{number}.{place}")
+
+    def _used(self, exchange: Exchange, amount: str) -> str:
+        """Return what a run has used in words: "at least", while earlier events could add to it."""
+        return self.say("at least {amount}", amount=amount) if exchange.is_understated else amount
 
     # --- a run ------------------------------------------------------------------------------------
 
@@ -249,7 +253,8 @@ class SessionParts(HistoryWriter):
         colour = COLOURS.get(run.status, "busy")
         tokens = say("{count} tokens", count=format_tokens(exchange.usage.total_tokens))
         cost = say(format_cost(exchange.usage))
-        spent = f"{say.count(exchange.turns, 'turn')} · {tokens} · {cost}"
+        turns = say.count(exchange.turns, "turn")
+        spent = self._used(exchange, f"{turns} · {tokens} · {cost}")
         beside = f" · {say(NOT_ACTIVE)}" if self.history.is_beside(exchange) else ""
         return (
             f'{label} <span class="{colour}">{say(run.status)}</span>'

@@ -128,6 +128,16 @@ class Exchange(Struct):
         return stored if is_over else max(stored, self.replies)
 
     @property
+    def is_cut(self) -> bool:
+        """Return whether only a later part of its run was read."""
+        return (self.first_seq or 1) > 1
+
+    @property
+    def is_understated(self) -> bool:
+        """Return whether its run may have used more: neither its record nor its events say all."""
+        return self.is_cut and self.run is not None and not self.run.status.is_terminal
+
+    @property
     def run_id(self) -> str | None:
         """The id of its run."""
         return self.run.run_id if self.run is not None else None
@@ -153,7 +163,7 @@ class Exchange(Struct):
 
         Return None if only a later part of the run was read.
         """
-        if self.run is None or self.run.prompt is None or (self.first_seq or 1) > 1:
+        if self.run is None or self.run.prompt is None or self.is_cut:
             return None
         if any(map(_is_message, self.nodes)):
             return None
@@ -184,6 +194,7 @@ class History(Struct):
 
     Attributes:
         damaged: the rows that are not here, or not whole.
+        is_cut: earlier events of the session were not read.
     """
 
     session: SessionRecord
@@ -191,6 +202,7 @@ class History(Struct):
     active: frozenset[str] = frozenset()
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     damaged: list[DamagedRow] = field(default_factory=list[DamagedRow])
+    is_cut: bool = False
 
     def is_beside(self, exchange: Exchange) -> bool:
         """Return whether a run of the user has ended and left no message on the active path."""

@@ -297,6 +297,7 @@ _CONTEXT = {
 
 _STORY = {
     "not on the active path": "不在当前路径上",
+    "at least {amount}": "至少 {amount}",
     "summary of what came before": "此前内容的摘要",
     "no model has seen it": "没有模型看到过它",
     "a message was sent meanwhile; the model reads it below": "期间发来一条消息，模型在下面读到它",

@@ -116,9 +116,8 @@ class ConversationParts(SessionParts):
             return ""
         session_id = run.session_id
         forms: list[str] = []
-        first = next((node for node in exchange.nodes if _is_message(node)), None)
         last = _last_answer(exchange)
-        if first is not None and first.node_id == self._undoable:
+        if exchange is self._undoable:
             undo = frame.address("sessions", session_id, "undo")
             forms.append(frame.form(undo, say("Undo this message and its changes")))
         if last is not None:
@@ -138,19 +137,34 @@ class ConversationParts(SessionParts):
         forms: list[str] = []
         if active is not None:
             forms.append(frame.form(frame.address(*own, "undo"), self.say("Undo")))
-        nodes = self.history.nodes.values()
-        if any(node.parent_id == active and _is_message(node) for node in nodes):
+        if self._may_redo():
             forms.append(frame.form(frame.address(*own, "redo"), self.say("Redo")))
         return "".join(forms)
 
     @property
-    def _undoable(self) -> str | None:
-        """The id of the message that an undo would revert: the last one on the active path."""
+    def _undoable(self) -> Exchange | None:
+        """The run that an undo would revert: the one of the last message on the active path."""
+        active = self.history.active
+        if self.history.session.active_node_id not in active:  # the path continues below this part
+            return None
         for exchange in reversed(self.history.exchanges):
-            for node in reversed([*exchange.nodes]):
-                if _is_message(node) and node.node_id in self.history.active:
-                    return node.node_id
+            nodes = [node for node in exchange.nodes if node.node_id in active]
+            if any(map(_is_message, nodes)) or (nodes and exchange.is_cut):
+                return exchange
         return None
+
+    def _may_redo(self) -> bool:
+        """Return whether the active node has a later message, as far as the part tells.
+
+        That message may be above the part. Then the last run tells: an undo leaves it beside the
+        active path, and the next message ends what can be redone.
+        """
+        history = self.history
+        active = history.session.active_node_id
+        if any(node.parent_id == active and _is_message(node) for node in history.nodes.values()):
+            return True
+        runs = [each for each in history.exchanges if each.run is not None]
+        return history.is_cut and bool(runs) and history.is_beside(runs[-1])
 
     def leaf_actions(self, branch: Branch) -> str:
         """Return what can be done with a message of the tree."""

@@ -63,6 +63,7 @@ async def read_part(
                 reader.exchange_of(run.run_id)  # one that has not begun has no event
     history, above = _history(page.session, reader, at or page.session.active_node_id)
     first = page.events[0].seq if page.events else None
+    history.is_cut = (first or 1) > 1
     last = page.events[-1].seq if page.events else None
     return Part(history, reader, first or 1, last or 0, above)
 

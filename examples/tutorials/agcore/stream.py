@@ -5,7 +5,7 @@ import asyncio
 from library import MODEL, Library, free_copies
 
 from agcore import Agent
-from agcore.llm import AssistantTextDelta, TurnComplete
+from agcore.llm import AssistantTextDelta, Error, TurnComplete
 
 
 async def main() -> None:
@@ -22,6 +22,8 @@ async def main() -> None:
             print(event.text, end="", flush=True)
         elif isinstance(event, TurnComplete):
             print(f"\n{event.response.usage.total_tokens} tokens")
+        elif isinstance(event, Error):
+            raise event.error
 
 
 asyncio.run(main())

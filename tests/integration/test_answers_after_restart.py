@@ -427,7 +427,6 @@ async def test_without_the_type_the_answer_is_a_json_value(
         assert (await again.result()).output == {"number": 2}
 
 
-@pytest.mark.sweep
 async def test_a_model_that_cannot_be_asked_here_keeps_the_question(
     home: Home, project: Path
 ) -> None:

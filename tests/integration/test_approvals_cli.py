@@ -111,7 +111,6 @@ def test_a_denial_with_a_reason_is_what_the_model_reads(home: Home, project: Pat
     assert not (project / "a.txt").exists()
 
 
-@pytest.mark.sweep
 def test_an_id_that_fits_several_questions_answers_none(home: Home, project: Path) -> None:
     with ModelServer.in_thread([write(), write("b.txt"), "done", "done"]) as server:
         configured(home, server)
@@ -131,7 +130,6 @@ def test_an_id_that_fits_several_questions_answers_none(home: Home, project: Pat
     assert soong_agent(home, "approvals", "answer", "req_", "maybe").returncode == 2
 
 
-@pytest.mark.sweep
 def test_the_end_of_the_input_denies_where_questions_do_not_wait(home: Home, project: Path) -> None:
     with ModelServer.in_thread([write(), "then not"]) as server:
         configured(home, server, "deny")

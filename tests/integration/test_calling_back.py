@@ -159,7 +159,6 @@ def test_nothing_is_written_where_there_is_no_terminal(home: Home, project: Path
     assert b"\x1b" not in done.stderr
 
 
-@pytest.mark.sweep
 def test_the_name_of_a_folder_ends_no_sequence(home: Home, project: Path) -> None:
     folder = project / "a\x1b]0;x\x07;\u009cb"
     folder.mkdir()

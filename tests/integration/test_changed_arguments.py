@@ -187,7 +187,6 @@ async def test_a_rule_that_allows_the_call_by_now_does_not_bring_its_old_argumen
     assert [each.name for each in project.iterdir()] == ["b.txt"]
 
 
-@pytest.mark.sweep
 async def test_only_the_call_that_was_asked_about_is_changed(home: Home, project: Path) -> None:
     provider = ScriptedProvider(script(write("call_1"), write("call_2")))
     async with runtime(home, project, provider, config=PARK) as made:
@@ -226,7 +225,6 @@ async def test_the_arguments_of_a_function_are_validated_by_it(home: Home, proje
     assert done == [2]
 
 
-@pytest.mark.sweep
 async def test_a_child_makes_its_call_with_them(home: Home, project: Path) -> None:
     sub = ScriptedCall(
         name="agent.create_sub_agent",

@@ -232,7 +232,6 @@ def test_a_change_by_an_editor_meanwhile_is_not_overwritten(home: Home, file: Co
     assert text(file) == edited
 
 
-@pytest.mark.sweep
 def test_a_full_disk_leaves_the_old_file(home: Home, project: Path, file: ConfigFile) -> None:
     before = text(file)
 

@@ -209,7 +209,6 @@ def test_tab_leaves_room_for_the_words_of_a_command(home: Home, project: Path) -
     assert "> /review cart.py\n" in scene.text
 
 
-@pytest.mark.sweep
 def test_a_mention_in_a_pasted_text_is_text(home: Home, project: Path) -> None:
     (project / "lamp.py").write_text("VOLTS = 230\n")
     with ModelServer.in_thread(["The answer."]) as server:

@@ -248,7 +248,6 @@ async def test_a_fork_has_what_its_parent_has_read(home: Home, project: Path) ->
     assert plain_text(results(provider.requests[3])[-1].content) == "here"
 
 
-@pytest.mark.sweep
 async def test_a_tool_that_changes_in_mid_run_is_offered_anew_and_asked_for_again(
     home: Home, project: Path
 ) -> None:

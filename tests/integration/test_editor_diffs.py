@@ -179,7 +179,6 @@ def test_a_text_that_cannot_be_read_exactly_has_no_diff(home: Home, project: Pat
         assert "cannot be read exactly" in texts(each)
 
 
-@pytest.mark.sweep
 def test_a_diff_without_its_secrets_is_not_exact(home: Home, project: Path) -> None:
     (project / "a.txt").write_text(f"{KEY}\ntwo\n", encoding="utf-8")
     for each in contents(home, project, edit(("two", "2"))):
@@ -189,7 +188,6 @@ def test_a_diff_without_its_secrets_is_not_exact(home: Home, project: Path) -> N
         assert "-two" in texts(each)
 
 
-@pytest.mark.sweep
 def test_a_question_spells_out_characters_that_deceive(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
     asked, *ended = contents(home, project, edit(("two", "2\u202e")))

@@ -340,7 +340,6 @@ async def test_a_tag_the_user_adds_counts_like_one_of_the_tools_own(
         assert [request.network_host for request in asked.requests] == [host]
 
 
-@pytest.mark.sweep
 async def test_a_tool_with_effects_is_remembered_with_its_arguments(
     home: Home, project: Path
 ) -> None:

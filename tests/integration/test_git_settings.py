@@ -178,7 +178,6 @@ async def test_settings_that_execute_something_are_left_out(
         assert settings == git(clone, "config", "--local", "--list")
 
 
-@pytest.mark.sweep
 async def test_settings_that_cannot_be_written_are_kept_aside(home: Home, clone: Path) -> None:
     before = (clone / ".git/config").read_bytes()
     script = "git switch -q -c x origin/other; touch .git/config.lock"
@@ -227,7 +226,6 @@ async def test_settings_that_are_there_stay_and_can_be_removed(home: Home, clone
     assert setting(clone, "branch.other.remote") == "origin"
 
 
-@pytest.mark.sweep
 async def test_what_the_user_sets_meanwhile_is_kept(home: Home, clone: Path) -> None:
     async def change() -> None:
         await appears(clone / "made")
@@ -246,7 +244,6 @@ async def test_what_the_user_sets_meanwhile_is_kept(home: Home, clone: Path) -> 
     assert setting(clone, "branch.other.remote") == "origin"
 
 
-@pytest.mark.sweep
 async def test_settings_of_a_further_working_tree_are_written(home: Home, clone: Path) -> None:
     (clone / "b").mkdir()
     (clone / "b/c").write_text("c\n", encoding="utf-8")
@@ -347,7 +344,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("case", sampled(REFUSED, keep=1))
 async def test_only_a_file_beside_the_settings_replaces_them(
     home: Home, clone: Path, case: str
@@ -521,7 +517,6 @@ async def test_without_a_listener_nothing_is_done_by_halves(
     assert (clone / "copy/config").read_bytes() == (clone / ".git/config").read_bytes() == before
 
 
-@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 async def test_with_bubblewrap_nothing_is_done_by_halves(
     home: Home, clone: Path, monkeypatch: pytest.MonkeyPatch

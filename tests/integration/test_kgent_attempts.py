@@ -225,7 +225,6 @@ def test_an_answer_that_is_given_twice_at_once_counts_once(tmp_path: Path) -> No
     assert (root / "workspace" / "made").read_text() == "made\n"
 
 
-@pytest.mark.sweep
 def test_an_answer_allows_no_later_call(tmp_path: Path) -> None:
     root = begin(tmp_path, ASK, "Done.", **PARKED)
     first = request_of(root)
@@ -275,7 +274,6 @@ def test_a_revision_keeps_and_links_the_evidence_of_both(tmp_path: Path) -> None
     assert "revise" in page
 
 
-@pytest.mark.sweep
 def test_what_changed_between_attempts_is_recorded_or_refused(tmp_path: Path) -> None:
     root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
     (root / REPORT).write_text("It hailed.\n", encoding="utf-8")

@@ -56,7 +56,6 @@ ATTACKS = {
 }
 
 
-@pytest.mark.sweep
 @together("record", ["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"])
 def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     tmp_path: Path, record: str
@@ -113,7 +112,6 @@ def test_verify_notices_a_record_that_was_rewritten_in_mid_run(tmp_path: Path, n
     assert f"{name} was changed" in "\n".join(verify(result.sandbox_root).problems)
 
 
-@pytest.mark.sweep
 def test_a_run_whose_folder_was_moved_away_ends_with_a_run_json_in_its_place(
     tmp_path: Path,
 ) -> None:
@@ -231,7 +229,6 @@ def test_a_disk_without_room_for_the_first_state_blocks_the_run(tmp_path: Path, 
     ]
 
 
-@pytest.mark.sweep
 @together("writes", range(9))
 def test_a_disk_that_is_full_from_some_write_on_ends_in_a_terminal_run_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int

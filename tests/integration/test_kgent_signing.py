@@ -89,7 +89,6 @@ def test_the_signature_of_another_run_does_not_fit(signed: Path, tmp_path: Path)
     assert check(root, "--allowed-signers", allowed) == 1
 
 
-@pytest.mark.sweep
 def test_a_signature_for_another_purpose_does_not_count(signed: Path, tmp_path: Path) -> None:
     key, seal = tmp_path / "auditor", tmp_path / "seal"
     assert main(["verify", str(signed), "--output-format", "json"]) == 0
@@ -107,7 +106,6 @@ def test_what_is_no_signature_does_not_fit(signed: Path, tmp_path: Path, content
     assert check(signed, "--allowed-signers", str(allow(tmp_path, "auditor"))) == 1
 
 
-@pytest.mark.sweep
 def test_a_signature_that_can_be_executed_is_noticed(signed: Path) -> None:
     (signed / "seal.sig").chmod(0o755)
     assert check(signed) == 1

@@ -223,7 +223,6 @@ class AnswersSomeTime(Asked):
         return await super().__call__(request)
 
 
-@pytest.mark.sweep
 async def test_workers_that_wait_for_a_person_for_several_leases_do_each_step_once(
     home: Home, project: Path
 ) -> None:

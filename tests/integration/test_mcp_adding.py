@@ -536,7 +536,6 @@ def test_a_server_that_was_added_answers(home: Home, project: Path) -> None:
     assert "gone cannot be started yet: there is no program" in missing.stderr
 
 
-@pytest.mark.sweep
 def test_a_removal_deletes_the_login_and_names_what_still_speaks_of_the_server(
     home: Home, project: Path
 ) -> None:

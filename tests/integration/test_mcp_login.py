@@ -311,7 +311,6 @@ async def test_the_clock_of_a_call_stands_still_while_the_user_thinks(tmp_path: 
             assert await made.text("mcp.house.order") == "1 tea hot=True key="
 
 
-@pytest.mark.sweep
 async def test_a_question_of_a_call_that_is_cancelled_is_withdrawn(tmp_path: Path) -> None:
     user = User()
     asked, withdrawn = asyncio.Event(), asyncio.Event()

@@ -111,7 +111,6 @@ async def test_what_cannot_be_read_is_an_error_that_says_why(
     assert result.error.code is code
 
 
-@pytest.mark.sweep
 async def test_a_child_reads_only_of_servers_whose_tools_it_was_granted(
     home: Home, project: Path
 ) -> None:

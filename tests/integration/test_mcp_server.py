@@ -88,7 +88,6 @@ async def test_the_client_is_asked_and_progress_says_what_is_done(
     assert any("code.write_file" in each for each in progress)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("mode", "said"),
     sampled(
@@ -148,7 +147,6 @@ async def test_a_client_that_cannot_ask_denies_by_default(
     assert names == {"run", "sessions_list", "session_show", "cancel"}
 
 
-@pytest.mark.sweep
 async def test_nobody_is_asked_if_the_server_says_so(home: Home, project: Path) -> None:
     person = accepts("allow_once")
     more = '[permissions]\nunattended = "park"\n'
@@ -397,7 +395,6 @@ async def test_whatever_ends_the_server_leaves_a_session_that_goes_on(
     assert end == "kill" or entry["status"] == "cancelled"
 
 
-@pytest.mark.sweep
 async def test_the_question_of_a_client_that_leaves_is_withdrawn(home: Home, project: Path) -> None:
     async with ModelServer([WRITE]) as server:
         configure(home, server.base_url("openai"))
@@ -415,7 +412,6 @@ async def test_the_question_of_a_client_that_leaves_is_withdrawn(home: Home, pro
     assert not (project / "a.txt").exists()
 
 
-@pytest.mark.sweep
 async def test_a_server_that_is_killed_at_a_question_does_not_block_its_session(
     home: Home, project: Path
 ) -> None:
@@ -470,7 +466,6 @@ async def test_a_client_of_2026_is_asked_as_often_as_it_takes_and_then_nobody_is
     assert len([*project.glob("*.txt")]) == 9
 
 
-@pytest.mark.sweep
 async def test_a_client_that_breaks_at_the_question_denies(home: Home, project: Path) -> None:
     async with ModelServer([WRITE, "not written"]) as server:
         configure(home, server.base_url("openai"))

@@ -212,7 +212,6 @@ def test_what_a_killed_process_has_left_is_taken_up_too(home: Home, project: Pat
     assert len(memories(home)) == len(extractions.answered) == 1
 
 
-@pytest.mark.sweep
 def test_nothing_is_recalled_in_a_run_without_memory_and_nothing_of_it_is_remembered(
     home: Home, project: Path
 ) -> None:
@@ -303,7 +302,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.sweep
 def test_words_said_to_a_program_without_memory_do_not_reach_the_users_own(
     home: Home, project: Path
 ) -> None:

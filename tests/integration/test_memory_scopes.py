@@ -102,7 +102,6 @@ async def test_what_one_user_said_stands_in_no_other_users_prompt(
     assert ["Likes short answers" in text for text in texts] == [False] * 4 + [True]
 
 
-@pytest.mark.sweep
 async def test_a_runtime_chooses_for_runs_that_name_no_scope(home: Home, project: Path) -> None:
     write_memory(home, "", "shared")
     write_memory(home, "users/anna/", "annas")
@@ -358,7 +357,6 @@ async def test_what_a_process_leaves_is_remembered_by_another_one_where_it_belon
     assert stored(home) == ["users/anna/user", "users/ben/user"]
 
 
-@pytest.mark.sweep
 async def test_a_service_leaves_what_its_owner_said_to_a_process_of_the_owner(
     home: Home, project: Path
 ) -> None:
@@ -395,7 +393,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.sweep
 def test_what_a_killed_service_leaves_reaches_no_other_memory(home: Home, project: Path) -> None:
     extracted: list[str] = []
 
@@ -432,7 +429,6 @@ def test_what_a_killed_service_leaves_reaches_no_other_memory(home: Home, projec
     assert stored(home) == ["users/anna/user"]
 
 
-@pytest.mark.sweep
 async def test_a_program_without_memory_does_not_look_at_what_others_have_left(
     home: Home, project: Path
 ) -> None:
@@ -452,7 +448,6 @@ async def test_a_program_without_memory_does_not_look_at_what_others_have_left(
     assert stored(home) == ["users/anna/user"]
 
 
-@pytest.mark.sweep
 async def test_a_run_without_memory_only_interrupts_the_wait_of_those_before(
     home: Home, project: Path
 ) -> None:

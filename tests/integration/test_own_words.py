@@ -66,7 +66,6 @@ def test_a_piped_log_sets_no_rule(home: Home, project: Path) -> None:
     assert EVIL not in text
 
 
-@pytest.mark.sweep
 def test_a_large_paste_is_not_the_users_own_words(home: Home, project: Path) -> None:
     pasted = "\r\n".join([EVIL] * 40)
     with ModelServer.in_thread(["First."]) as server:

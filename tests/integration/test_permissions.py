@@ -187,7 +187,6 @@ def test_a_call_is_explained_whatever_bytes_names_have(home: Home, project: Path
     assert json.loads(done.stdout)["decision"] == "ask"
 
 
-@pytest.mark.sweep
 async def test_what_is_in_memory_is_its_runtimes(home: Home, project: Path) -> None:
     script = [
         *(calls("code.write_file", path=name, content="x") for name in ("a", "b", "c")),
@@ -393,7 +392,6 @@ async def test_a_file_that_was_broken_meanwhile_is_left_as_it_is(
     assert "the rule was not saved" in caplog.text
 
 
-@pytest.mark.sweep
 async def test_a_file_of_rules_that_is_a_link_stays_one(
     home: Home, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -228,7 +228,6 @@ async def test_no_planted_secret_is_in_what_a_run_leaves_shows_or_sends(
     assert (project / "written.txt").read_text(encoding="utf-8") == ALL
 
 
-@pytest.mark.sweep
 async def test_no_planted_secret_is_in_what_a_failed_run_leaves(
     home: Home, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,7 +293,6 @@ def soong(home: Home, project: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout.decode() + done.stderr.decode()
 
 
-@pytest.mark.sweep
 @pytest.mark.timeout(90)  # nine processes, one after the other
 def test_what_was_stored_before_a_secret_was_configured_is_not_shown_with_it(
     home: Home, project: Path

@@ -469,7 +469,6 @@ async def test_an_extension_can_stop_the_run_at_every_point(point: str) -> None:
     assert failed.value.details["reason"] == "enough"
 
 
-@pytest.mark.sweep
 @together("point", AT_CALLS)
 async def test_no_later_call_of_a_reply_is_made_once_an_extension_has_stopped_the_run(
     point: str,

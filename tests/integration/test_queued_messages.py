@@ -115,7 +115,6 @@ def _text(run: RunRecord) -> str:
     return "".join(block.text for block in run.prompt.content if block.type == "text")
 
 
-@pytest.mark.sweep
 async def test_a_queue_survives_several_dead_owners_and_a_runtime_that_only_looks(
     home: Home, project: Path
 ) -> None:
@@ -173,7 +172,6 @@ async def test_a_runtime_that_is_closed_cancels_what_it_took_over(
         assert len(await runs_of(made)) == 5
 
 
-@pytest.mark.sweep
 async def test_a_queued_message_that_was_cancelled_while_it_had_no_owner_is_not_run(
     home: Home, project: Path
 ) -> None:

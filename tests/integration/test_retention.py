@@ -161,7 +161,6 @@ async def test_a_clock_that_may_be_wrong_deletes_nothing_until_a_later_start(
         assert await ids_of(made) == set()
 
 
-@pytest.mark.sweep
 async def test_a_tenant_deletes_its_own_sessions_in_postgres(
     home: Home, project: Path, database_url: str
 ) -> None:

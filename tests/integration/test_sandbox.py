@@ -171,7 +171,6 @@ async def test_the_network_is_had_after_a_question_that_says_so(
     assert "with the network" in (request.target_scope or "")
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("network", sampled(["on", "off"], keep=1))
 async def test_a_network_that_is_not_asked_for_is_no_argument(
     home: Home, project: Path, listening: int, network: str
@@ -256,7 +255,6 @@ async def test_what_is_read_can_be_limited(home: Home, project: Path, outside: P
     assert answer["stdout"] == "opens3cret"
 
 
-@pytest.mark.sweep
 async def test_folders_to_write_to_take_the_place_of_the_project(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -427,7 +425,6 @@ def test_what_cannot_be_kept_is_said_or_refused(
         assert "broken  sandbox" in examined.stdout
 
 
-@pytest.mark.sweep
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
 def test_a_guard_that_may_not_run_lets_nothing_pass(home: Home, project: Path) -> None:
     call = {"name": "code.read_file", "arguments": {"path": "a.txt"}}
@@ -441,7 +438,6 @@ def test_a_guard_that_may_not_run_lets_nothing_pass(home: Home, project: Path) -
     assert "code.read_file a.txt failed" in done.stderr
 
 
-@pytest.mark.sweep
 async def test_a_project_without_a_repository_gets_no_hooks_from_a_command(
     home: Home, project: Path
 ) -> None:
@@ -450,7 +446,6 @@ async def test_a_project_without_a_repository_gets_no_hooks_from_a_command(
     assert list(project.iterdir()) == []
 
 
-@pytest.mark.sweep
 async def test_what_a_repository_runs_by_its_settings_stays_as_it_is(
     home: Home, project: Path
 ) -> None:
@@ -472,7 +467,6 @@ async def test_what_a_repository_runs_by_its_settings_stays_as_it_is(
     assert {path.suffix for path in after} <= {".disabled"}
 
 
-@pytest.mark.sweep
 async def test_what_leads_git_to_other_hooks_and_settings_stays_as_it_is(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -514,7 +508,6 @@ async def test_what_leads_git_to_other_hooks_and_settings_stays_as_it_is(
     assert any(f"{project}/apart/hooks/update" in one for one in answer["disabled_repositories"])
 
 
-@pytest.mark.sweep
 async def test_a_repository_that_is_written_to_beside_the_project_keeps_its_hooks(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -534,7 +527,6 @@ async def test_a_repository_that_is_written_to_beside_the_project_keeps_its_hook
     assert git("-C", str(outside), "rev-parse", "tree~1") == 0
 
 
-@pytest.mark.sweep
 async def test_a_folder_that_is_written_to_stays_in_its_place_in_a_larger_one(
     home: Home, outside: Path
 ) -> None:
@@ -548,7 +540,6 @@ async def test_a_folder_that_is_written_to_stays_in_its_place_in_a_larger_one(
     assert (project / ".git" / "HEAD").exists()
 
 
-@pytest.mark.sweep
 async def test_what_was_protected_once_is_not_hidden_by_many_files(
     home: Home, project: Path
 ) -> None:
@@ -626,7 +617,6 @@ async def test_folders_of_package_managers_are_caches(
     assert answer["exit_code"] == 0, answer
 
 
-@pytest.mark.sweep
 async def test_a_hook_reads_what_lies_beside_it_in_the_home(home: Home, project: Path) -> None:
     home.write("hooks/guard.sh", 'echo \'{"decision": "deny", "reason": "guarded"}\'\n')
     hook = {"type": "command", "command": f"sh {home.path}/hooks/guard.sh"}
@@ -677,7 +667,6 @@ async def test_a_cancelled_command_leaves_no_temporary_folder(home: Home, projec
     assert not (home.path / "unfinished").exists()
 
 
-@pytest.mark.sweep
 async def test_a_repository_behind_a_link_is_asked_for(home: Home, project: Path) -> None:
     init(project)
     (project / ".git" / "hooks").rename(project / "shared")
@@ -835,7 +824,6 @@ async def test_everything_else_is_read_as_before(home: Home, project: Path, outs
     assert answer["stdout"] == "outside noted skill\n", answer
 
 
-@pytest.mark.sweep
 async def test_a_hook_cannot_lock_the_database(home: Home, project: Path) -> None:
     place = home.write("hooks/lock.py", LOCKS)
     index, seen = home.path / "sessions.sqlite-shm", project / "seen.txt"

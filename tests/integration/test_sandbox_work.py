@@ -51,7 +51,6 @@ async def test_a_branch_switch_brings_every_file_of_the_branch(home: Home, branc
         assert (branches / name).read_text(encoding="utf-8") == "feature\n"
 
 
-@pytest.mark.sweep
 async def test_changes_are_stashed_and_come_back(home: Home, branches: Path) -> None:
     (branches / "cert.pem").write_text("mine\n", encoding="utf-8")
     (branches / ".env").write_text("untracked\n", encoding="utf-8")
@@ -110,7 +109,6 @@ def hooked(branches: Path) -> Path:
     return branches
 
 
-@pytest.mark.sweep
 async def test_a_subfolder_gets_no_half_of_a_branch(home: Home, hooked: Path) -> None:
     refused = ("git switch feature", "git --no-pager stash -q", "git -c x.y=1 -C . merge feature")
     (hooked / "sub/a.txt").write_text("mine\n", encoding="utf-8")
@@ -124,7 +122,6 @@ async def test_a_subfolder_gets_no_half_of_a_branch(home: Home, hooked: Path) ->
     assert git(hooked, "status", "--porcelain", "--branch") == "## topic\n"
 
 
-@pytest.mark.sweep
 async def test_a_script_gets_no_half_of_a_branch(home: Home, hooked: Path) -> None:
     scripts = ("git switch feature && ls; python3 -c 1", "git switch feature")
     answers, _ = await run_all(home, hooked, *scripts, config=ON)
@@ -163,7 +160,6 @@ COMMIT = (
 )
 
 
-@pytest.mark.sweep
 async def test_a_linked_working_tree_is_committed_to(
     home: Home, project: Path, tmp_path: Path
 ) -> None:
@@ -216,7 +212,6 @@ async def test_a_folder_of_a_repository_is_committed_to(
     assert not (main / ".git/hooks/pre-commit").exists()
 
 
-@pytest.mark.sweep
 async def test_a_submodule_is_committed_to(home: Home, project: Path, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "origin")
     git(tmp_path / "origin", "commit", "-qm", "one", "--allow-empty")
@@ -270,7 +265,6 @@ async def test_submodules_are_updated(home: Home, modules: Path) -> None:
     assert all("disabled_repositories" not in each for each in answers)
 
 
-@pytest.mark.sweep
 async def test_settings_and_hooks_of_submodules_are_put_back(home: Home, modules: Path) -> None:
     inner = modules / ".git/modules/m"
     before = (inner / "config").read_text(encoding="utf-8")
@@ -291,7 +285,6 @@ async def test_settings_and_hooks_of_submodules_are_put_back(home: Home, modules
     assert not list(modules.rglob("ran"))
 
 
-@pytest.mark.sweep
 async def test_a_submodule_whose_settings_execute_something_gets_them_back(
     home: Home, modules: Path
 ) -> None:
@@ -305,7 +298,6 @@ async def test_a_submodule_whose_settings_execute_something_gets_them_back(
     assert not (modules / ".git/modules/m/hooks/pre-commit").exists()
 
 
-@pytest.mark.sweep
 async def test_a_file_that_names_somebody_elses_repository_opens_nothing(
     home: Home, project: Path, tmp_path: Path
 ) -> None:
@@ -386,7 +378,6 @@ async def test_an_environment_is_upgraded_and_removed(
     assert not (project / ".venv").exists()
 
 
-@pytest.mark.sweep
 async def test_a_protected_name_is_not_meant_in_folders_of_dependencies(
     home: Home, project: Path
 ) -> None:

@@ -504,7 +504,6 @@ async def test_a_tenant_gets_its_sessions_and_no_others(
         assert "tenant" in wrong.stderr
 
 
-@pytest.mark.sweep
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
 @pytest.mark.parametrize("kind", kept(["file", "server"], "file"))
 async def test_an_artifact_that_is_damaged_behind_its_beginning_counts_as_missing(

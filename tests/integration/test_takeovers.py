@@ -181,7 +181,6 @@ async def test_the_pieces_of_an_answer_are_put_together_over_a_death(
             await services.sessions.delete("s1")
 
 
-@pytest.mark.sweep
 async def test_a_message_that_was_not_stored_is_stored_once(home: Home, project: Path) -> None:
     home.write_config(CONFIG)
     note = {"node_type": NodeType.SYSTEM_NOTE, "metadata": {"reason": "permission_mode"}}
@@ -212,7 +211,6 @@ async def test_a_typed_answer_is_of_its_type_in_the_next_process(home: Home, pro
     assert outcome.output == {"n": 3}
 
 
-@pytest.mark.sweep
 async def test_the_time_and_the_tool_calls_of_a_dead_process_are_paid(
     home: Home, project: Path
 ) -> None:

@@ -83,7 +83,6 @@ def shown_by(page: Path) -> list[str]:
     return [line[4:].rstrip() for block in blocks for line in block.splitlines() if line.strip()]
 
 
-@pytest.mark.sweep
 def test_a_terminal_shows_what_the_page_shows(home: Home, tmp_path: Path) -> None:
     project = tmp_path / "shop"
     shutil.copytree(FILES, project, ignore=shutil.ignore_patterns("__pycache__"))

@@ -308,7 +308,6 @@ async def test_a_compaction_attaches_the_memories_that_are_on_disk(
     assert ("mem_7" in said.partition("<memory ids=")[2].partition(">")[0]) == bool(expected)
 
 
-@pytest.mark.sweep
 async def test_a_memory_that_is_forgotten_during_a_run_is_not_attached_by_its_compaction(
     home: Home, project: Path
 ) -> None:

@@ -524,7 +524,6 @@ print(made.run_sync("hello").text)
     assert (done.stdout, done.stderr, done.returncode) == ("said hello\n", "", 0)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("exits", kept(["os._exit(0)", "sys.exit(0)"], "sys.exit(0)"))
 def test_a_forked_process_uses_the_runtime_anew(home: Home, project: Path, exits: str) -> None:
     code = f"""

@@ -511,7 +511,6 @@ async def test_guards_of_results_see_calls_of_children_and_may_stop_the_run() ->
     assert seen == ["sub: account", "main: agent.create_sub_agent"]
 
 
-@pytest.mark.sweep
 async def test_guards_of_the_answer_see_a_result_that_ends_the_run() -> None:
     @on_answer
     async def polite(text: str) -> str | None:

@@ -207,7 +207,6 @@ JOBS: dict[str, list[Reply]] = {
 }
 
 
-@pytest.mark.sweep
 def test_the_commands_of_the_kgent_tutorial_print_what_it_shows(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

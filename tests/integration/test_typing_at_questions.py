@@ -113,7 +113,6 @@ def test_enter_opens_a_question_and_keeps_the_draft(home: Home, project: Path) -
     assert texts(server) == "half a message"
 
 
-@pytest.mark.sweep
 def test_a_text_that_goes_on_after_a_pause_answers_nothing(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,
@@ -138,7 +137,6 @@ def test_a_text_that_goes_on_after_a_pause_answers_nothing(home: Home, project: 
     assert texts(server) == "then yes"
 
 
-@pytest.mark.sweep
 def test_a_message_begun_at_an_open_question_is_no_answer(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([*WRITES]) as server,
@@ -374,7 +372,6 @@ def test_the_shell_has_a_prompt_and_takes_one_line(home: Home, project: Path) ->
     assert not (project / "pwned").exists()
 
 
-@pytest.mark.sweep
 def test_a_line_that_the_terminal_has_cut_is_not_sent(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread(["One."]) as server,
@@ -391,7 +388,6 @@ def test_a_line_that_the_terminal_has_cut_is_not_sent(home: Home, project: Path)
     assert texts(server) == "short"
 
 
-@pytest.mark.sweep
 def test_pasted_lines_name_no_command_where_nothing_is_drawn(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread(["One.", "Two.", "Three."]) as server,

@@ -115,7 +115,6 @@ async def test_undo_takes_back_what_a_run_did_and_redo_brings_it_back(
         assert redone.node_id == redone.session.active_node_id
 
 
-@pytest.mark.sweep
 async def test_several_undos_in_a_row_and_as_many_redos(home: Home, project: Path) -> None:
     script = [reply for n in range(3) for reply in (writes("a.txt", f"{n}\n"), f"wrote {n}")]
     made = recorded(home, project, *script)
@@ -249,7 +248,6 @@ async def test_a_run_without_tools_that_change_something_pays_nothing(
     assert not (home.path / "snapshots").exists()
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "tool", kept(["agent.create_sub_agent", "agent.fork_agent"], "agent.create_sub_agent")
 )
@@ -321,7 +319,6 @@ async def test_what_was_read_before_an_undo_counts_as_not_read(home: Home, proje
         assert handle.result_text == "edited again"
 
 
-@pytest.mark.sweep
 async def test_a_plain_switch_leaves_the_files_and_the_next_run_starts_from_them(
     home: Home, project: Path
 ) -> None:
@@ -391,7 +388,6 @@ async def test_snapshots_are_kept_as_long_as_the_settings_say(home: Home, projec
         assert (project / "a.txt").exists()
 
 
-@pytest.mark.sweep
 async def test_a_start_with_a_wrong_clock_keeps_sessions_and_snapshots(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +410,6 @@ async def test_a_start_with_a_wrong_clock_keeps_sessions_and_snapshots(
     assert not snapshots_in(home)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("is_original_used", sampled([False, True], keep=1))
 async def test_a_fork_in_the_same_folder_keeps_snapshots_no_longer_than_its_original(
     home: Home, project: Path, is_original_used: bool
@@ -452,7 +447,6 @@ async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> No
         assert files_in(project) == {}
 
 
-@pytest.mark.sweep
 async def test_a_run_that_waited_is_taken_back_without_what_was_changed_meanwhile(
     home: Home, project: Path
 ) -> None:
@@ -479,7 +473,6 @@ async def test_a_run_that_waited_is_taken_back_without_what_was_changed_meanwhil
         assert files_in(project) == after
 
 
-@pytest.mark.sweep
 async def test_another_process_waits_and_refuses_alike(home: Home, project: Path) -> None:
     """A run of another process in the same project keeps the files from being restored."""
     made = recorded(home, project, writes("a.txt", "a"), "done", runs("sleep 60"))
@@ -497,7 +490,6 @@ async def test_another_process_waits_and_refuses_alike(home: Home, project: Path
         assert undone.deleted == ["a.txt"]
 
 
-@pytest.mark.sweep
 async def test_the_changes_of_a_programs_tool_are_taken_back(home: Home, project: Path) -> None:
     @tool(permission="write")
     async def own(context: ToolContext) -> str:
@@ -591,7 +583,6 @@ async def test_a_run_that_begins_during_an_undo_keeps_it_from_being_made(
         assert isinstance(done, AgentCoreError) is ("second" in said and "first" in said)
 
 
-@pytest.mark.sweep
 async def test_names_that_are_no_utf8_are_shown_and_restored(home: Home, project: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     (project / name).write_text("before")
@@ -742,7 +733,6 @@ async def test_what_no_snapshot_holds_is_named_and_never_destroyed(
         assert "large.bin" in undone.remarks[0]
 
 
-@pytest.mark.sweep
 async def test_the_changes_of_a_declarative_tool_are_taken_back(home: Home, project: Path) -> None:
     script = "import pathlib, sys; pathlib.Path('notes.txt').write_text(sys.argv[1])"
     described = {

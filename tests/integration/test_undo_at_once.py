@@ -189,7 +189,6 @@ async def test_a_fork_has_the_files_of_its_conversation(home: Home, project: Pat
             assert files_of(into) == files_after(await messages_in(made, forked.session_id))
 
 
-@pytest.mark.sweep
 async def test_a_plain_switch_during_an_undo_is_not_lost(home: Home, project: Path) -> None:
     async with recorded(home, project, *writing()) as made, recorded(home, project) as other:
         nodes: list[str] = []

@@ -38,7 +38,6 @@ def configure(home: Home, server: ModelServer, more: str = "") -> None:
     )
 
 
-@pytest.mark.sweep
 async def test_the_request_of_a_callback_is_whole(home: Home, project: Path) -> None:
     asked = Asked("deny", "deny", "deny")
     made = runtime(home, project, [*SCRIPTS, "done"], config=CONFIG, permission_callback=asked)

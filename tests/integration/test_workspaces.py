@@ -279,7 +279,6 @@ async def test_a_fork_into_a_folder_is_undone_on_a_machine_that_never_had_the_se
         assert files_in(tmp_path / "copy") == begun
 
 
-@pytest.mark.sweep
 async def test_a_folder_that_is_in_use_is_neither_made_again_nor_removed(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -418,7 +417,6 @@ async def test_the_folder_of_a_session_is_for_its_runs_alone(
     assert not (folder / "b.txt").exists()
 
 
-@pytest.mark.sweep
 async def test_sessions_are_refused_at_another_place_than_their_files_are(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -507,7 +505,6 @@ async def test_a_copied_session_has_its_files_on_every_machine_of_the_other_data
         assert [each.status for each in history.runs] == [RunStatus.COMPLETED] * 4
 
 
-@pytest.mark.sweep
 async def test_a_process_of_one_tenant_keeps_the_snapshots_of_others(
     machines: Callable[[str], Machine], project: Path
 ) -> None:

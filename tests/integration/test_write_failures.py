@@ -188,7 +188,6 @@ async def test_a_transaction_that_a_failure_leaves_open_is_taken_back(
         await check_goes_on(made)
 
 
-@pytest.mark.sweep
 async def test_runs_beside_the_failing_one_are_judged_by_their_own_writes(
     home: Home, project: Path, disk: Disk
 ) -> None:

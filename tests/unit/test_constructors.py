@@ -2,12 +2,16 @@
 
 import importlib
 import inspect
+import math
 import pickle
 import sys
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import AnyUrl, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 import agcore
 from agcore.llm import CycleConfig, ModelSettings
@@ -28,7 +32,9 @@ from agent_core import (
     UserMessage,
     Worker,
 )
+from agent_core.errors import ArgumentError
 from agent_core.testing import Calls, Says
+from agent_core.types.fields import Fields
 from kgent import RunOptions as KgentOptions
 from tables import together
 
@@ -96,6 +102,95 @@ def test_an_argument_of_a_wrong_type_is_a_validation_error_that_names_it(name: s
     assert "pydantic" not in caught.value.message
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
     assert (str(again), again.code) == (str(caught.value), caught.value.code)
+
+
+class Part(Fields):
+    """A part of the model below."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["part"]
+    size: int = 1
+
+
+class Other(Fields):
+    """The other kind of part."""
+
+    type: Literal["other"]
+
+
+class Whole(Fields):
+    """Has a field for each kind of fault that the public models can report."""
+
+    share: float = Field(default=1, gt=0, le=1, allow_inf_nan=False)
+    turns: int = Field(default=1, ge=0, lt=10)
+    step: int = Field(default=3, multiple_of=3)
+    label: str = Field(default="x", min_length=1, max_length=5, pattern="^[a-z, ]*$")
+    items: list[int] = Field(default=[], max_length=2)
+    pair: tuple[int, int] = (1, 2)
+    table: dict[str, int] = {}
+    kind: Literal["x"] | Annotated[int, Field(gt=0)] = "x"
+    parts: list[Annotated[Part | Other, Field(discriminator="type")]] = []
+    folder: Path = Path()
+    at: AwareDatetime | None = None
+    url: AnyUrl | None = None
+
+
+FAULTS: list[tuple[str, object, str]] = [
+    ("share", 0, "share of Whole must be greater than 0, not 0"),
+    ("share", 2.5, "share of Whole must be less than or equal to 1, not 2.5"),
+    ("share", math.nan, "share of Whole must be a finite number, not nan"),
+    ("share", "hot", "share of Whole must be a valid number, not 'hot'"),
+    ("turns", -1, "turns of Whole must be greater than or equal to 0, not -1"),
+    ("turns", 10, "turns of Whole must be less than 10, not 10"),
+    ("turns", 1 << 20_000, "turns of Whole must be less than 10"),
+    ("turns", 1.5, "turns of Whole must be a valid integer, not 1.5"),
+    ("turns", [1], "turns of Whole must be a valid integer, not a list"),
+    ("step", 4, "step of Whole must be a multiple of 3, not 4"),
+    ("label", "", "label of Whole must have at least 1 character, not ''"),
+    ("label", "A", "label of Whole must match pattern '^[a-z, ]*$', not 'A'"),
+    ("label", 3, "label of Whole must be a valid string, not an int"),
+    ("items", [1, 2, 3], "items of Whole must have at most 2 items, not 3"),
+    ("items", [1, "x"], "items[1] of Whole must be a valid integer, not 'x'"),
+    ("pair", (1,), "pair of Whole has too few items"),
+    ("pair", ("x", None), "pair[0] of Whole must be a valid integer, not 'x'"),
+    ("table", {"a": "x"}, "table.a of Whole must be a valid integer, not 'x'"),
+    ("table", {"a b": None}, "table['a b'] of Whole must be a valid integer, not None"),
+    ("table", {1: 1}, "a key of table of Whole must be a valid string, not an int"),
+    ("kind", -3, "kind of Whole must be 'x' or greater than 0, not -3"),
+    ("kind", "y", "kind of Whole must be 'x' or a valid integer, not 'y'"),
+    ("parts", [{}], "parts[0] of Whole lacks type"),
+    (
+        "parts",
+        [{"type": "p"}],
+        "parts[0] of Whole: its type must be one of 'part', 'other', not 'p'",
+    ),
+    (
+        "parts",
+        [{"type": "part", "size": "x"}],
+        "parts[0].size of Whole must be a valid integer, not 'x'",
+    ),
+    ("parts", [{"type": "part", "part": 1}], "parts[0] of Whole has an unknown field part"),
+    ("folder", 3, "folder of Whole must be a path, not an int"),
+    ("at", datetime(2020, 1, 1), "at of Whole must have timezone info"),  # noqa: DTZ001 - the fault
+    ("url", "http://me:secret@[", "url of Whole must be a valid URL"),
+]
+
+
+@together(("field", "value", "said"), FAULTS)
+def test_what_is_said_about_a_value_is_true(field: str, value: object, said: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        Whole(**{field: value})  # type: ignore[arg-type]
+    assert caught.value.message == said
+    assert caught.value.details == {"option": field}
+    assert isinstance(caught.value, ValueError)
+
+
+def test_the_fields_of_public_models_say_which_number_was_wrong() -> None:
+    with pytest.raises(ArgumentError, match=r"timeout_ms of ModelConfig must .*greater.*, not 0$"):
+        ModelConfig(provider="openai", name="x", timeout_ms=0)
+    with pytest.raises(ArgumentError, match=r"content\[0\]\.text of UserMessage .* not an int$"):
+        UserMessage(content=[{"type": "text", "text": 3}])  # type: ignore[list-item]
 
 
 def test_a_worker_takes_lists_and_none_for_its_lists() -> None:

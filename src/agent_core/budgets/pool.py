@@ -139,7 +139,7 @@ def _checked(what: str, limits: Mapping[str, Any]) -> Budget:
     try:
         return Budget.model_validate(limits, strict=True)
     except ValidationError as error:
-        raise misfit(error, Budget, what) from None
+        raise misfit(error, Budget, limits, what) from None
 
 
 def _listed(limits: Budget) -> str:

@@ -1,15 +1,23 @@
 """Models whose constructors say which field is wrong, and which name was probably meant."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import ArgumentError
 from agent_core.text import kind_of, nearest, shortened
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 _MOST_LISTED = 12
-_ABOUT_A_TEXT = ("enum", "literal_error", "string_")
+_MOST_BITS = 128
+_CHOICES = frozenset({"enum", "literal_error", "none_required"})
+_WITH_COMMAS = ("enum", "literal_error", "string_pattern_mismatch")
+_KEY = "[key]"
+_QUOTE = "'"
 
 
 class Fields(BaseModel):
@@ -27,53 +35,134 @@ class Fields(BaseModel):
             try:
                 self.__pydantic_validator__.validate_python(values, self_instance=self)
             except ValidationError as error:
-                raise misfit(error, type(self)) from None
+                raise misfit(error, type(self), values) from None
 
         __init__.__pydantic_base_init__ = True  # pydantic does not call it to read data
 
 
-def misfit(error: ValidationError, model: type[BaseModel], called: str = "") -> ArgumentError:
+def misfit(
+    error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], called: str = ""
+) -> ArgumentError:
     """Return the error for the first field that does not fit.
 
     Args:
         error: of the fields.
         model: their model.
+        given: the values of the fields.
         called: for the message; by default the name of the model.
     """
     owner = called or model.__name__
-    found = error.errors(include_url=False, include_context=False)
+    found = error.errors(include_url=False)
     # A misspelt name is also a missing one: the name says more.
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     name = str(first["loc"][0]) if first["loc"] else ""
-    ours = [each for each in found if each["loc"][:1] == first["loc"][:1]]
-    deepest = max(len(each["loc"]) for each in ours)  # the alternative that fits best
-    ours = [each for each in ours if len(each["loc"]) == deepest]
-    loc = ours[0]["loc"]
-    place = name + "".join(f"[{part}]" for part in loc[1:] if isinstance(part, int))
-    match ours[0]["type"]:
-        case "extra_forbidden" if deepest == 1:
-            message = f"{owner} has no field {name}{_meant(name, list(model.model_fields))}"
-        case "missing" if deepest == 1:
-            message = f"{owner} needs {name}"
-        case "missing" | "extra_forbidden" as kind:
-            what = "lacks" if kind == "missing" else "has an unknown field"
-            message = f"{place} of {owner} {what} {loc[-1]}"
-        case "value_error":
-            reason = ours[0]["msg"].removeprefix("Value error, ")
-            message = f"{place} of {owner}: {reason}" if place else reason
-        case _:
-            wanted = dict.fromkeys(each["msg"].partition(", unable")[0] for each in ours)
-            said = " or ".join(wanted).replace("Input should", "must")
-            said = said.replace("or must be", "or").replace("String should", "must")
-            message = f"{place} of {owner} {said}, not {_shown(ours[0]['type'], ours[0]['input'])}"
+    if len(first["loc"]) == 1 and first["type"] == "extra_forbidden":
+        message = f"{owner} has no field {name}{_meant(name, list(model.model_fields))}"
+    elif len(first["loc"]) == 1 and first["type"] == "missing":
+        message = f"{owner} needs {name}"
+    else:
+        ours = [each for each in found if each["loc"][:1] == first["loc"][:1]]
+        deepest = max(len(each["loc"]) for each in ours)  # the alternative that fits best
+        ours = [each for each in ours if len(each["loc"]) == deepest]
+        place = _place(ours[0], given)
+        ours = [each for each in ours if _place(each, given) == place]
+        message = _sentence(f"{place} of {owner}" if place else owner, ours)
     return ArgumentError(message, name)
 
 
+def _sentence(subject: str, faults: "Sequence[ErrorDetails]") -> str:
+    """Return what is wrong with a value, which all alternatives of its type refuse."""
+    first = faults[0]
+    context = first.get("ctx", {})
+    match first["type"]:
+        case "missing" if isinstance(first["loc"][-1], str):
+            return f"{subject} lacks {first['loc'][-1]}"
+        case "missing":
+            return f"{subject} has too few items"
+        case "extra_forbidden":
+            return f"{subject} has an unknown field {first['loc'][-1]}"
+        case "value_error":
+            return f"{subject}: {first['msg'].removeprefix('Value error, ')}"
+        case "union_tag_not_found":
+            return f"{subject} lacks {context['discriminator'].strip(_QUOTE)}"
+        case "union_tag_invalid":
+            which, tag = context["discriminator"].strip(_QUOTE), shortened(context["tag"], 40)
+            return f"{subject}: its {which} must be one of {context['expected_tags']}, not {tag!r}"
+        case "too_long" | "too_short":
+            rule = first["msg"].partition(" should ")[2].replace(" after validation", "")
+            return f"{subject} must {rule}"
+        case _:
+            pass
+    rules = dict.fromkeys(map(_rule, faults))
+    if "" in rules:  # another form: pydantic's own words
+        return f"{subject}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    said = " or ".join(rules).replace(" or be ", " or ")
+    shown = {_shown(each["type"], each["input"]) for each in faults}
+    # With a text among alternatives, its value says more than its type.
+    kept = min(shown, key=lambda words: words == kind_of(first["input"]))
+    return f"{subject} must {said}, not {kept}" if kept else f"{subject} must {said}"
+
+
+def _rule(fault: "ErrorDetails") -> str:
+    """Return what a value must be or have, such as `be greater than 0`; empty if unclear."""
+    kind, message = fault["type"], fault["msg"]
+    if kind == "path_type":
+        return "be a path"
+    subject, _, rule = message.partition(" should ")
+    if subject not in {"Input", "String"}:
+        return ""
+    # What follows is the parser's reason, which the shown value makes plain.
+    return rule if kind.startswith(_WITH_COMMAS) else rule.partition(", ")[0]
+
+
 def _shown(kind: str, value: object) -> str:
-    """Return a wrong value for a message: a text of the right type itself, else its type."""
-    if kind != "string_type" and isinstance(value, str) and kind.startswith(_ABOUT_A_TEXT):
-        return repr(shortened(value, 40))
-    return kind_of(value)
+    """Return a wrong value for a message: its type if that is wrong, else itself if it is short."""
+    if kind.endswith("_type") or kind.startswith("is_"):
+        return value.__name__ if isinstance(value, type) else kind_of(value)
+    if isinstance(value, str) and not kind.startswith("url_"):  # an address may hold a password
+        return repr(shortened(str(value), 40))
+    if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _MOST_BITS):
+        return repr(value)
+    return kind_of(value) if kind in _CHOICES or isinstance(value, bytes) else ""
+
+
+def _place(fault: "ErrorDetails", given: Mapping[str, Any]) -> str:
+    """Return where a fault is, such as `content[0].text`: the value that is wrong or incomplete."""
+    if not fault["loc"]:
+        return ""
+    field, *parts = fault["loc"]
+    if parts and parts[-1] == _KEY:
+        return f"a key of {field}"
+    if parts and fault["type"] in {"missing", "extra_forbidden"}:
+        parts.pop()
+    steps = _steps(given.get(str(field)), parts, fault)
+    if steps is None:  # a validator has changed the value
+        steps = [f"[{part}]" for part in parts if isinstance(part, int)]
+    return f"{field}{''.join(steps)}"
+
+
+def _steps(value: Any, parts: Sequence[int | str], fault: "ErrorDetails") -> list[str] | None:
+    """Return the steps from a value to the one at fault; None if the parts do not lead to it.
+
+    Some of the parts are not steps: they name an alternative of the value's type.
+    """
+    if not parts:
+        if fault["type"] == "extra_forbidden":
+            is_it = isinstance(value, Mapping) and fault["loc"][-1] in value
+        else:
+            is_it = value is fault["input"]
+        return [] if is_it else None
+    part, rest = parts[0], parts[1:]
+    step = ""
+    if isinstance(part, str) and isinstance(value, Mapping):
+        step = f".{part}" if part.isidentifier() else f"[{shortened(part, 40)!r}]"
+    elif isinstance(part, int) and isinstance(value, list | tuple | Mapping):
+        step = f"[{part}]"
+    if step:
+        with suppress(LookupError):
+            if (found := _steps(cast("Any", value)[part], rest, fault)) is not None:
+                return [step, *found]
+    return _steps(value, rest, fault)
 
 
 def _meant(name: str, known: Sequence[str]) -> str:

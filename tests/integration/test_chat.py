@@ -531,7 +531,6 @@ def test_ctrl_c_cancels_and_twice_leaves_while_a_run_works(home: Home, project: 
     assert "continue: soong-agent" in scene.text
 
 
-@pytest.mark.sweep
 def test_ctrl_c_at_a_question_cancels_the_run_and_keeps_the_conversation(
     home: Home, project: Path
 ) -> None:

@@ -92,7 +92,6 @@ def test_the_conversation_continues_from_there(home: Home, project: Path) -> Non
         assert "third" not in said
 
 
-@pytest.mark.sweep
 def test_what_others_have_changed_stops_it_where_undo_would(home: Home, project: Path) -> None:
     replies: list[Any] = [*_writes(1), *_writes(2), *_writes(3)]
     with open_chat(home, project, replies=replies) as chat:

@@ -34,7 +34,6 @@ def refused(error: str, home: Home, project: Path, *words: str) -> subprocess.Co
     )
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("is_new", "error"),
     sampled(paired([True, False], sampled(["ENOLCK", "EOPNOTSUPP", "EINVAL"], keep=1)), keep=1),

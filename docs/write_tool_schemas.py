@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 from agent_core.runtime.built_in import built_in_definitions
-from agent_core.tools.code import CODE_TOOLS, maker_of
+from agent_core.tools.code import maker_of
 from agent_core.tools.schema import Arguments, build_shown_schema, full_name
+from agent_core.types.tools import CODE_TOOLS
 
 FILE = Path(__file__).parents[1] / "src" / "agent_core" / "assets" / "tool_schemas.json"
 

@@ -9,7 +9,7 @@ from agent_core import Budget, RunMode, RunOptions
 from agent_core.agents.roles import BUILT_IN_TOOLS
 from agent_core.providers.scripted import calls
 from agent_core.runtime.built_in import budget_definitions, built_in_definitions
-from agent_core.tools.code import CODE_TOOLS
+from agent_core.types.tools import CODE_TOOLS
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, runtime

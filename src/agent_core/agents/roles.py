@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from agent_core.tools.base import Tool
 from agent_core.types import AgentRole
+from agent_core.types.tools import CODE_READERS
 
-READERS = frozenset({"code.read_file", "code.list_dir", "code.search"})
 _BUILT_IN = ("agent.", "internal.")
 
 _SKILL = "internal.load_skill"
@@ -52,7 +52,7 @@ ROLE_TOOLS: Mapping[AgentRole, RoleTools] = {
     AgentRole.ORCHESTRATOR: RoleTools(frozenset({*_LEADING, *_TASKS, *_WORKERS})),
     AgentRole.SUB: RoleTools(frozenset({_SKILL})),
     AgentRole.FORK: RoleTools(frozenset({_SKILL})),
-    AgentRole.WORKER: RoleTools(frozenset({_SKILL, *_OWN_STEP}), READERS),
+    AgentRole.WORKER: RoleTools(frozenset({_SKILL, *_OWN_STEP}), CODE_READERS),
     AgentRole.COMPACT: RoleTools(frozenset(), frozenset()),
 }
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.roles import BUILT_IN_TOOLS, READERS
+from agent_core.agents.roles import BUILT_IN_TOOLS
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.text.json_text import JsonObject
 from agent_core.types import AgentDefinition
+from agent_core.types.tools import CODE_READERS
 
 if TYPE_CHECKING:
     from agent_core.tasks.graph import Dag
@@ -44,7 +45,7 @@ class PoolWorker(Struct, frozen=True):
         """Return the working tools for a dispatch that names these tools."""
         if self.ceiling is not None:
             return self.ceiling if tools is None else self.ceiling & set(tools)
-        return READERS | set(tools or ())
+        return CODE_READERS | set(tools or ())
 
     def fits(self, dag: "Dag", step_ids: Sequence[str] | None) -> bool:
         """Return whether some step of the dispatch is not reserved for another pool."""

@@ -31,6 +31,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from agent_core.types.options import ReasoningEffort
+from agent_core.types.tools import CODE_TOOLS
 
 
 def system_message(blocks: Sequence[SystemBlock]) -> bytes:
@@ -124,7 +125,7 @@ _OWN_NAMES = (
     r"(?<![\w./-])(?:"
     r"agent\.(?:create_sub_agent|dispatch_worker|fork_agent|list_\w+|plan_template|task_\w+"
     r"|wait_workers)"
-    r"|code\.(?:edit_file|list_dir|read_file|run_command|search|write_file)"
+    rf"|{'|'.join(map(re.escape, CODE_TOOLS))}"
     r"|internal\.(?:call_tool|find_tools|load_skill|read_resource|recall_memory)"
     r"|mcp(?:\.[\w-]+){2,}"
     r")(?![\w-]|\.\w)"

@@ -19,6 +19,7 @@ from agent_core.git.repository import Repository
 from agent_core.runtime.project_files import ProjectFiles, shown_path
 from agent_core.storage.store import SessionStore
 from agent_core.types import Node, NodeType
+from agent_core.types.tools import CODE_READERS
 
 CHANGED_FILES = "changed_files"
 """The key of the files in the details of a compaction."""
@@ -33,7 +34,6 @@ _MOST_SECONDS = 1.0
 _CLOCK_NS = 10_000_000
 """A file system may stamp a change with a time that is this much older."""
 _NEVER_ENTERED = frozenset({".git", ".soong-agent"})
-_READERS = ("code.read_file", "code.list_dir", "code.search", "internal.")
 
 
 class ChangedFiles:
@@ -121,7 +121,7 @@ class ChangedFiles:
 def _may_have_changed(node: Node) -> bool:
     """Return whether a node holds the result of a call that may have changed a file."""
     names = (str(result.metadata.get("tool_name", "")) for result in node.results)
-    return any(not name.startswith(_READERS) for name in names)
+    return any(not (name in CODE_READERS or name.startswith("internal.")) for name in names)
 
 
 def fold_files(paths: Iterable[str], most: int = MOST_FILES) -> list[str]:

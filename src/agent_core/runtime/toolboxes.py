@@ -32,7 +32,7 @@ from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import nearest, shorten_name, shown_id
 from agent_core.tools.base import Tool
-from agent_core.tools.code import CODE_TOOLS, code_tools, maker_of
+from agent_core.tools.code import code_tools, maker_of
 from agent_core.tools.deps import check_deps
 from agent_core.tools.registry import (
     TakenNames,
@@ -44,6 +44,7 @@ from agent_core.tools.registry import (
 from agent_core.tools.toolsets import Toolset
 from agent_core.tools.workspace import Workspace
 from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
+from agent_core.types.tools import CODE_TOOLS
 
 if TYPE_CHECKING:
     from agent_core.loop.options import Agent

@@ -41,13 +41,13 @@ from agent_core.types import (
     ToolPermission,
     ToolResult,
 )
+from agent_core.types.tools import CODE_READERS
 
 if TYPE_CHECKING:
     from agent_core.process import CompletedProcess, Output
     from agent_core.process.repository_watch import RepositoryWatch
     from agent_core.process.sandbox import Sandbox, SandboxPlan
 
-_READERS = ("code.list_dir", "code.read_file", "code.search")
 _DATABASE = ("", "-wal", "-shm", "-journal")
 _FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
 _LONGEST_PATH = 4096
@@ -340,7 +340,7 @@ def _denied_paths(setup: Setup) -> PathGlobs | None:
     patterns: list[str] = []
     for rule in setup.config.permissions.rules:
         tools = rule.tool or ["*"]
-        reads = any(fnmatchcase(name, tool) for name in _READERS for tool in tools)
+        reads = any(fnmatchcase(name, tool) for name in CODE_READERS for tool in tools)
         if rule.decision == "deny" and rule.path and reads and not (rule.command or rule.host):
             filled = _filled(rule.path if rule.agent is None else (), setup)
             patterns += map(os.path.expanduser, filled)

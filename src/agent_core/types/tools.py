@@ -22,6 +22,20 @@ ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,256}$")
 """A canonical tool name: dotted, like `code.read_file` or `mcp.<server>.<tool>`."""
 
 
+CODE_TOOLS: Mapping[str, str] = {
+    "code.read_file": "read",
+    "code.list_dir": "read",
+    "code.search": "search",
+    "code.write_file": "write",
+    "code.edit_file": "write",
+    "code.run_command": "command",
+}
+"""The built-in tools that work on the project, with the module of each in `tools/code/`."""
+
+CODE_READERS = frozenset({"code.read_file", "code.list_dir", "code.search"})
+"""Those of them that only read."""
+
+
 class ToolPermission(StrEnum):
     """Says whether a tool only reads, or may change something."""
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from agent_core.agents.roles import (
     BUILT_IN_TOOLS,
-    READERS,
     ROLE_TOOLS,
     does_work,
     permits,
@@ -16,6 +15,7 @@ from agent_core.tools.code import code_tools
 from agent_core.tools.registry import tool_from
 from agent_core.tools.workspace import PathPolicy, Workspace
 from agent_core.types import AgentRole, ToolDefinition, ToolPermission
+from agent_core.types.tools import CODE_READERS
 from tables import together
 
 WORK = ["code.read_file", "code.list_dir", "code.search", "code.write_file", "mcp.s.t", "mine"]
@@ -98,4 +98,4 @@ def test_the_readers_are_the_code_tools_that_only_read(tmp_path: Path) -> None:
     workspace = Workspace(boundaries=PathPolicy(tmp_path), unfinished=UnfinishedWrites.at(tmp_path))
     definitions = [tool.definition for tool in code_tools(workspace)]
     readonly = {d.name for d in definitions if d.permission is ToolPermission.READONLY}
-    assert readonly == READERS, "READERS in agents/roles.py lists them for workers"
+    assert readonly == CODE_READERS, "CODE_READERS in types/tools.py lists them, for workers"

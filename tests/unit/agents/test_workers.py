@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.roles import READERS
 from agent_core.agents.workers import PoolWorker, WorkerPools
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import Task, TaskStep
 from agent_core.types import utc_now
+from agent_core.types.tools import CODE_READERS
 from tables import together
 
 DEFINITION = "default_worker_agent"
@@ -56,7 +56,7 @@ def test_ids_depend_on_session_pool_and_worker_alone() -> None:
         PoolWorker("q", "w", DEFINITION, None).agent_id("s1"),
         PoolWorker("p", "v", DEFINITION, None).agent_id("s1"),
     ]
-    assert worker.agent_id("s1") == PoolWorker("p", "w", "another", READERS).agent_id("s1")
+    assert worker.agent_id("s1") == PoolWorker("p", "w", "another", CODE_READERS).agent_id("s1")
     assert worker.agent_id("s1") not in others
     assert len(worker.agent_id("s1")) <= 128
 
@@ -84,8 +84,8 @@ def test_an_id_that_was_derived_and_is_taken_is_refused(tmp_path: Path) -> None:
 @together(
     ("ceiling", "asked", "granted"),
     [
-        (None, None, READERS),
-        (None, ["code.write_file"], {*READERS, "code.write_file"}),
+        (None, None, CODE_READERS),
+        (None, ["code.write_file"], {*CODE_READERS, "code.write_file"}),
         (["mine"], None, {"mine"}),
         (["mine", "yours"], ["mine"], {"mine"}),
         (["mine"], [], set[str]()),

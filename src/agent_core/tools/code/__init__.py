@@ -1,21 +1,12 @@
 """The built-in tools that work on the project: read, list, search, write, edit, run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
 from agent_core.tools.base import Tool
 from agent_core.tools.workspace import Workspace
-
-CODE_TOOLS: Mapping[str, str] = {
-    "code.read_file": "read",
-    "code.list_dir": "read",
-    "code.search": "search",
-    "code.write_file": "write",
-    "code.edit_file": "write",
-    "code.run_command": "command",
-}
-"""By the name of a `code.*` tool, the module that makes it; imported when one is wanted."""
+from agent_core.types.tools import CODE_TOOLS
 
 
 def maker_of(name: str) -> Callable[[Workspace], Tool]:

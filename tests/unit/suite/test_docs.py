@@ -183,6 +183,23 @@ def test_a_program_in_the_documents_runs_as_it_stands(
     assert done.stdout.strip() or "assert " in program
 
 
+def test_the_sample_for_contributors_passes_ruff_as_a_file_of_the_project(tmp_path: Path) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (sample,) = re.findall(r"^```python\n(.+?)^```$", page, re.S | re.M)
+    (tmp_path / "__init__.py").touch()
+    file = tmp_path / "count_lines.py"
+    file.write_text(sample, encoding="utf-8")
+    settings = ("--config", str(ROOT / "pyproject.toml"), "--no-cache")
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-m", "ruff", *command, *settings, str(file)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_readme_is_a_landing_page() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from functools import lru_cache
 from itertools import groupby
+from operator import is_
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import KeyedRef
 
@@ -398,17 +399,11 @@ V = TypeVar("V")
 
 
 def extends(objs: list[K], before: list[K]) -> bool:
-    """Return whether a list begins with the objects of an earlier one.
+    """Return whether a list begins with the very objects of an earlier one.
 
-    The first and the last of them have to be the same; comparing the lists finds at once that those
-    between are, too.
+    Equal ones do not count: `1` and `True` are equal, and are written differently.
     """
-    known = len(before)
-    if not known:
-        return True
-    if known > len(objs) or objs[0] is not before[0] or objs[known - 1] is not before[-1]:
-        return False
-    return objs[:known] == before
+    return len(before) <= len(objs) and all(map(is_, objs, before))
 
 
 class IdentityCache(Generic[K, V]):

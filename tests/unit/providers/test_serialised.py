@@ -4,7 +4,7 @@ import orjson
 
 from agent_core.context.messages import plain_text
 from agent_core.providers.requests import IdentityCache, body_of
-from agent_core.types import ModelMessage, Role, TextBlock
+from agent_core.types import ModelMessage, Role, TextBlock, ToolCallBlock
 
 
 def message(text: str) -> ModelMessage:
@@ -87,3 +87,20 @@ def test_a_longer_history_begins_with_the_same_bytes() -> None:
 
 def test_empty_arrays_are_left_out() -> None:
     assert body_of({"a": 1}, {"tools": []}) == b'{"a":1}'
+
+
+def test_equal_messages_in_the_middle_are_not_taken_for_those_before() -> None:
+    def calling(argument: object) -> ModelMessage:
+        call = ToolCallBlock(tool_call_id="c", name="x", arguments={"n": argument})
+        return ModelMessage(role=Role.ASSISTANT, content=[call])
+
+    def write(item: ModelMessage) -> bytes:
+        return orjson.dumps(item.model_dump(mode="json"))
+
+    kept: IdentityCache[ModelMessage, bytes] = IdentityCache()
+    first, last, one, true = message("a"), message("b"), calling(1), calling(True)
+    assert one == true  # as `1 == True`
+    kept.get_all([first, one, last], write)
+
+    assert kept.get_all([first, true, last], write)[1] == write(true)
+    assert kept.get_all([first, one, last, first], write)[1] == write(one)

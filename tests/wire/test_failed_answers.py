@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import ssl
 import subprocess
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from web_proxy import WebProxy
 
 PROTOCOLS = ["openai", "anthropic", "ollama", "gemini", "bedrock"]
 TEXT = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+EVENTS = "text/event-stream"
 LONGEST = 160
 """Characters of the first line of an error at a terminal."""
 KEY = "sk-0123456789abcdefghijklmnop"
@@ -43,8 +44,20 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
 
 
-async def failed(protocol: str = "openai", *, prompt: str = "hello", **fields: Any) -> ErrorPayload:
+async def failed(protocol: str = "openai", **fields: Any) -> ErrorPayload:
     """Return the failure of a call, whose message has its parts on two lines."""
+    error = await refused(protocol, **fields)
+    first, _, second = error.message.partition("\n")
+    assert "(model m); " in first
+    assert len(f"error: {first} ({error.code})") <= LONGEST or "redirects" in first
+    assert "://" in second
+    return error
+
+
+async def refused(
+    protocol: str = "openai", *, prompt: str = "hello", **fields: Any
+) -> ErrorPayload:
+    """Return the failure of a call."""
     fields.setdefault("retry", RetryConfig(max_attempts=1))
     fields.setdefault("timeout_ms", 5000)
     adapter = ProviderRegistry().create(ModelConfig(provider=protocol, name="m", **fields))
@@ -56,10 +69,6 @@ async def failed(protocol: str = "openai", *, prompt: str = "hello", **fields: A
     last = events[-1]
     assert isinstance(last, ModelFailed), last
     assert last.error.details["provider"] == protocol
-    first, _, second = last.error.message.partition("\n")
-    assert "(model m); " in first
-    assert len(f"error: {first} ({last.error.code})") <= LONGEST or "redirects" in first
-    assert "://" in second
     return last.error
 
 
@@ -191,6 +200,49 @@ async def test_a_page_that_forbids_is_not_about_the_key(status: str, code: Error
     assert not error.retryable
     assert "Blocked" in error.message
     assert ("api_key_env" in error.message) == status.startswith("401")
+
+
+async def test_a_511_says_to_sign_in_whatever_its_form() -> None:
+    body = b'{"error": {"message": "not yet"}}'
+    status = "511 Network Authentication Required"
+    error = await answered(response(body, "application/json", status))
+
+    assert "sign in to the network" in error.message.splitlines()[0]
+
+
+CUT: dict[str, Callable[[str], bytes]] = {
+    "a chunk": lambda words: response(f'data: {{"a": "{words}\n\n'.encode() + TEXT, EVENTS),
+    "a chunk that is a list": lambda words: response(f'data: [["{words}"]]\n\n'.encode(), EVENTS),
+    "words": lambda words: response(words.encode(), "text/html"),
+    "another JSON": lambda words: response(f'{{"a": "{words}"}}'.encode(), "application/json"),
+    "a refusal": lambda words: response(
+        f'{{"error": {{"message": "{words}"}}}}'.encode(), "application/json", "400 Bad Request"
+    ),
+    "a kind": lambda words: response(
+        f'{{"error": {{"message": "no", "type": "{words}"}}}}'.encode(),
+        "application/json",
+        "400 Bad Request",
+    ),
+    "no HTTP": lambda words: f"{words}\r\n\r\n".encode(),
+}
+
+
+@together(
+    ("where", "secret"),
+    [(where, secret) for where in CUT for secret in (KEY, "my+own+key+of+no+known+shape")],
+)
+async def test_no_part_of_a_secret_stays_where_an_answer_is_cut(
+    where: str, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", secret)
+    name = "" if secret == KEY else "A_KEY"
+    for at in (60, 80, 200, 500):  # where something is cut, with the words before it
+        for back in (10, 20):
+            words = f"{'word ' * (at // 5)}"[: at - back] + f" {secret} {'more ' * 200}"
+            async with serving(answering(CUT[where](words))) as url:
+                error = await refused(base_url=url, **({"api_key_env": name} if name else {}))
+            assert "word" in error.message
+            assert secret[:6] not in error.message, (at, back, error.message)
 
 
 async def test_a_refusal_in_json_stays_about_the_key() -> None:

@@ -31,6 +31,7 @@ _GZIP = 0x1F
 """First byte of what `gzip` has written."""
 _BEGINNING = b"HTTP/1."
 _SHOWN = 60
+_KEPT = 1024
 """Most bytes that an error shows of an answer that is not HTTP."""
 
 
@@ -226,8 +227,8 @@ class Response:
             self._keeps = False  # more than the response
             return
         self.is_begun = True
-        if not self.status and len(self._first) < _SHOWN:
-            self._first += data[: _SHOWN - len(self._first)]
+        if not self.status and len(self._first) < _KEPT:
+            self._first += data[: _KEPT - len(self._first)]
         held = self._held
         try:
             parser.feed_data(data)
@@ -253,7 +254,12 @@ class Response:
             own = "it switches to another protocol"
         if self.status or self._first.startswith(_BEGINNING):
             return DamagedError(f"its {'body' if self.status else 'head'} is damaged: {own}")
-        return ProtocolError(f"it begins with {self._first.decode('utf-8', 'replace')!r}")
+        from agent_core.redaction import Redactor  # noqa: PLC0415 - for strange answers only
+
+        # Before the cut: half of a token would no longer be recognised.
+        words = Redactor({}).text(self._first.decode("utf-8", "replace"))
+        shown = words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
+        return ProtocolError(f"it begins with {shown!r}")
 
     def end(self, error: Exception | None) -> None:
         """Take the end of the connection, which may also be the end of the body.

@@ -18,8 +18,8 @@ from agent_core.http.errors import (
     ProtocolError,
     ProxyRefusedError,
 )
+from agent_core.providers.error_answers import foreign_line
 from agent_core.providers.failures import DAMAGE_CURE, Called, CallError
-from agent_core.text import bounded_line
 
 
 async def closed_with_loop(client: Client) -> AsyncGenerator[None]:
@@ -42,7 +42,7 @@ def failure_of(
         limit_s: that time in seconds.
         cure: what to do if the service cannot be reached.
     """
-    said = bounded_line(str(error))
+    said = foreign_line(str(error))
     match error:
         case ConnectTimeoutError():
             return called.unreachable(

@@ -12,6 +12,8 @@ from agent_core.text import bounded_line
 from agent_core.text.json_text import table
 
 _SHOWN_PROBLEMS = 5
+_SHOWN_KIND = 80
+_MOST_READ = 64 * 1024
 _SECONDS = r"\d{1,9}(\.\d{1,9})?"
 
 _STATUS_OF_KIND: Mapping[str, int] = {
@@ -62,6 +64,19 @@ _OF_THE_REQUEST = (
 """Beginnings of other kinds of errors in the request: the next attempt would fail too."""
 
 
+def foreign_line(text: str, limit: int = 500) -> str:
+    """Return the beginning of a service's words on one line, with `…` where it is cut.
+
+    Tokens are taken out before the cut: half of one would no longer be recognised.
+    """
+    if len(text) > limit:
+        from agent_core.redaction import Redactor  # noqa: PLC0415 - for long answers only
+
+        text = Redactor({}).text(text[:_MOST_READ])
+    line = bounded_line(text)
+    return line if len(line) <= limit else f"{line[:limit]}…"
+
+
 class Page(str):
     """The description of a web page that answered in place of an API."""
 
@@ -91,12 +106,12 @@ def explanation_in(document: Any) -> str:
     """Return the message and the kind of error in a service's JSON, wherever they are."""
     error = error_in(document)
     if not isinstance(error, dict):
-        return bounded_line(_in_words(error))
+        return foreign_line(_in_words(error))
     fields = cast("dict[str, Any]", error)
-    text = bounded_line(_in_words(fields if _message_in(fields) else document))
+    text = foreign_line(_in_words(fields if _message_in(fields) else document))
     raw = table(fields.get("metadata")).get("raw")  # OpenRouter: the words of the model's host
     if raw:
-        text = bounded_line(f"{text}: {_in_words(raw)}")
+        text = foreign_line(f"{text}: {_in_words(raw)}")
     if isinstance(size := fields.get("n_ctx"), int):  # llama.cpp: beside its words
         text = f"{text} (n_ctx {size})"
     kinds = [kind for kind in _kinds(fields) if kind not in text]
@@ -139,7 +154,7 @@ def shown_address(location: str, base: str) -> str:
     if parts is None or parts.scheme not in {"http", "https"}:
         return ""
     host = parts.netloc.rpartition("@")[2]
-    return bounded_line(f"{parts.scheme}://{host}{parts.path}")
+    return foreign_line(f"{parts.scheme}://{host}{parts.path}")
 
 
 def retry_delay_in(document: Any) -> float | None:
@@ -198,7 +213,7 @@ def _kinds(error: Mapping[str, Any]) -> list[str]:
     for detail in _list(error.get("details")):  # Google: the exceeded quota
         violations = _list(table(detail).get("violations"))
         found.extend(table(violation).get("quotaId") for violation in violations)
-    kinds = [bounded_line(kind)[:80] for kind in found if isinstance(kind, str) and kind]
+    kinds = [foreign_line(kind, _SHOWN_KIND) for kind in found if isinstance(kind, str) and kind]
     return list(dict.fromkeys(kinds))[:_SHOWN_PROBLEMS]
 
 

@@ -18,6 +18,7 @@ from agent_core.providers.error_answers import (
     document_of,
     error_in,
     explanation_in,
+    foreign_line,
     is_error,
     named_status,
     retry_delay_in,
@@ -31,7 +32,6 @@ from agent_core.providers.token_limits import (
     output_limits_in,
     window_in,
 )
-from agent_core.text import bounded_line
 from agent_core.text.json_text import table
 from agent_core.types import ErrorPayload
 
@@ -333,8 +333,8 @@ class Called(Struct, frozen=True):
         document = document_of(body)
         if is_error(document):
             return self.reported(document)
-        words = _without_secrets(explanation_in(document))[:_SHOWN_WORDS]
-        said = words if isinstance(document, Page) else f"it begins with {words!r}"
+        words = explanation_in(document)
+        said = words if isinstance(document, Page) else beginning_of(words)
         if status != HTTP_OK:
             said = f"status {status}; {said}"
         what = "answered with no stream of its API"
@@ -372,10 +372,10 @@ class Called(Struct, frozen=True):
             code = ErrorCode.PROVIDER_AUTH_FAILED
             scheme = headers.get("Proxy-Authenticate", "").partition(" ")[0]
             if scheme and scheme.lower() != "basic":
-                cure = f"it asks for {bounded_line(scheme)[:20]}, and only Basic is supported"
+                cure = f"it asks for {foreign_line(scheme, 20)}, and only Basic is supported"
         elif status == HTTP_TIMEOUT:
             code = ErrorCode.PROVIDER_TIMEOUT
-        said = bounded_line(reason) or "no explanation"
+        said = foreign_line(reason) or "no explanation"
         if leads_to := shown_address(headers.get("Location", ""), self.url):
             said = f"{said}; it leads to {leads_to}"
         message = self._message(
@@ -478,6 +478,8 @@ def _cure_of(
         return WITHOUT_TOOLS if is_of_tools else "choose another model, or do without"
     if "web_page" in details:
         return NO_API_CURE
+    if status == HTTP_SIGN_IN and not is_reported:
+        return _PROXY_CURES[status]
     if code is ErrorCode.PROVIDER_AUTH_FAILED:
         if status == HTTP_PROXY_AUTH:
             return _PROXY_CURES[status]
@@ -549,10 +551,9 @@ def refused_field(error: ErrorPayload, optional: Iterable[str]) -> str | None:
     return min(found)[1] if found else None
 
 
-def _without_secrets(text: str) -> str:
-    from agent_core.redaction import Redactor  # noqa: PLC0415 - for strange answers only
-
-    return Redactor({}).text(text)
+def beginning_of(words: str) -> str:
+    """Return what is shown of an answer that no API has written, without tokens."""
+    return f"it begins with {foreign_line(words, _SHOWN_WORDS)!r}"
 
 
 def pause_before_retry_s(config: RetryConfig, attempt: int, failure: CallError) -> float | None:

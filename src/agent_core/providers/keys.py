@@ -27,6 +27,7 @@ KeySource = Callable[[], Any]
 _RENEWED_BEFORE_S = 300.0
 _LONGEST_S = 60.0
 _SHARE = 0.1
+_LEAST_PART = 4
 """A key that is valid for a short time is renewed in the last tenth of it."""
 _KEPT_S = 300.0
 """Seconds that a key is kept if the command does not say when it expires."""
@@ -246,5 +247,14 @@ def key_of(config: ModelConfig, called: Called) -> str:
 
 
 def hidden(key: str, said: str) -> str:
-    """Return a service's words without the key: services repeat the key that they refuse."""
-    return said.replace(key, "[redacted]") if key else said
+    """Return a service's words without the key: services repeat the key that they refuse.
+
+    A part of the key is left out, too, where the words were cut.
+    """
+    if not key:
+        return said
+    said = said.replace(key, "[redacted]")
+    if "…" in said:
+        for size in range(len(key) - 1, _LEAST_PART - 1, -1):
+            said = said.replace(f"{key[:size]}…", "[redacted]…")
+    return said

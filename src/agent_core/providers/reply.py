@@ -15,11 +15,17 @@ import orjson
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
-from agent_core.providers.error_answers import is_error
-from agent_core.providers.failures import UNREAD_CALL, UNREAD_STOPS, Called, CallError
+from agent_core.providers.error_answers import foreign_line, is_error
+from agent_core.providers.failures import (
+    UNREAD_CALL,
+    UNREAD_STOPS,
+    Called,
+    CallError,
+    beginning_of,
+)
 from agent_core.providers.requests import ToolNames, extends
 from agent_core.providers.usage import completed_usage
-from agent_core.text import bounded_line, join_surrogates
+from agent_core.text import join_surrogates
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import (
     OPAQUE,
@@ -402,7 +408,7 @@ class ReplyAccumulator:
             usage = usage.model_copy(update={"raw_usage": jsontext.clean(usage.raw_usage)})
         metadata: JsonObject = {"stop_reason_missing": True} if stop is None else {}
         if words:
-            metadata[STOP_WORDS] = bounded_line(words)
+            metadata[STOP_WORDS] = foreign_line(words)
         if stop is None or stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
             stop = StopReason.TOOL_USE if calls else StopReason.END_TURN
         completed = ModelCompleted.of_checked(
@@ -411,7 +417,7 @@ class ReplyAccumulator:
             tool_calls=calls,
             usage=usage,
             stop_reason=stop,
-            raw_stop_reason=None if raw_stop is None else bounded_line(raw_stop),
+            raw_stop_reason=None if raw_stop is None else foreign_line(raw_stop),
             metadata=metadata,
         )
         return [*events, completed]
@@ -444,7 +450,6 @@ _BROKEN_STOPS = frozenset(
 """Stop reasons that mean the service gave up in the middle of the reply."""
 
 
-_SHOWN_CHUNK = 200
 _BEGINS_JSON = rb'\s*(\{|\[\s*[\[{"\]]|$)'
 
 
@@ -556,11 +561,11 @@ class ChunkParser(ABC):
             return self.draft.finish(None, None, usage=completed_usage(self.usage()))
         reason = raw.strip().lower()
         if reason in _BROKEN_STOPS:
-            said = f"it gave up in the middle of its reply ({bounded_line(raw)})"
+            said = f"it gave up in the middle of its reply ({foreign_line(raw)})"
             raise self.called.broke("broke off its reply", said)
         kind = reason.partition(":")[0]
         if kind in UNREAD_STOPS and self.called.offers_tools:
-            raise self.called.unread(bounded_line(raw), self.stop_words)
+            raise self.called.unread(foreign_line(raw), self.stop_words)
         stop = self.stop_reasons.get(reason)
         if stop is None:  # `content_filter: SAFETY` has its kind in front
             stop = self.stop_reasons.get(kind, StopReason.ERROR)
@@ -569,8 +574,7 @@ class ChunkParser(ABC):
 
 
 def _shown(payload: bytes) -> str:
-    words = bounded_line(payload[:_SHOWN_CHUNK].decode("utf-8", "replace"))
-    return f"it begins with {words!r}"
+    return beginning_of(payload.decode("utf-8", "replace"))
 
 
 def text(value: Any) -> str:

@@ -51,7 +51,33 @@ def test_standard_output_is_the_link_alone_and_a_signal_ends_it(
 
 def test_a_home_without_a_model_is_shown_all_the_same(home: Home, project: Path) -> None:
     with serving(home, project) as console:
-        assert console.end()[0] == 0
+        code, _, err = console.end()
+    assert code == 0
+    assert "config.toml" in err
+
+
+async def test_a_run_without_a_model_is_refused_with_the_cure(home: Home, project: Path) -> None:
+    with serving(home, project) as console:
+        async with (
+            signed_in(console) as client,
+            client.post("/api/runs", json={"message": "hello"}) as response,
+        ):
+            problem = await response.json()
+    assert (response.status, problem["code"]) == (400, "config_error")
+    assert "config.toml" in problem["detail"]
+
+
+async def test_who_is_signed_in_is_led_on_by_the_link(ready: Home, project: Path) -> None:
+    with serving(ready, project) as console:
+        async with signed_in(console) as client:
+            for form in (None, {"code": console.code}):
+                method = "POST" if form else "GET"
+                async with client.request(
+                    method, console.link, data=form, allow_redirects=False
+                ) as response:
+                    assert (response.status, response.headers["Location"]) == (303, "/")
+        async with browser() as other, other.get(f"{console.address}/login") as response:
+            assert "<form" not in await response.text()
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1", "0.0.0.0"])  # noqa: S104
@@ -332,7 +358,7 @@ async def test_a_browser_that_is_not_signed_in_gets_the_form_in_its_language(
     ready: Home, project: Path, languages: str, found: str
 ) -> None:
     headers = {"Accept": "text/html,*/*;q=0.8", "Accept-Language": languages}
-    with serving(ready, project) as console:
+    with serving(ready, project, *TOKEN_OPTION) as console:
         async with (
             browser() as client,
             client.get(f"{console.address}/sessions/x", headers=headers) as response,

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.listening import is_loopback, listen, read_token, require_token
 from agent_core.cli.options import Options
-from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, open_runtime, show_warnings
+from agent_core.cli.setup import build_terminal_redactor, open_runtime, show_warnings
 from agent_core.cli.signals import catch_signals
 from agent_core.cli.streams import is_output_closed
 from agent_core.cli.terminal import exit_code_of
 from agent_core.config.databases import find_database_url
-from agent_core.config.load import MODEL_VARIABLE, has_config, read_setup
+from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, has_config, load_config, read_setup
 from agent_core.config.paths import Setup, resolve_home, resolve_project
 from agent_core.disk.replacing import replace_file
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -31,10 +31,16 @@ from agent_core.text import visible
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime
+    from agent_core.config.models import ModelConfig
+    from agent_core.providers.base import ProviderAdapter
     from agent_core.serve.own_server import Start
     from agent_core.types import PermissionDecision, PermissionRequest
 
 _PACKAGES = ("starlette", "uvicorn", "h11", "ag_ui")
+_NO_PROVIDER = "none"
+_NO_MODEL = f"{_NO_PROVIDER}:none"
+"""The model of a server without a configured one, at which only runs of another one start."""
+
 _SHORT = 16
 _KEY_FILE, _KEY_BYTES = "console.key", 32
 
@@ -55,6 +61,8 @@ def serve_console(options: Options) -> int:
         if token is not None:
             redactor.learn({"console_token": token})
         show_warnings(_say, redactor)
+        if setup.config.model.provider == _NO_PROVIDER:
+            _say(f"warning: {redactor.text(str(_no_model(setup.home)))}")
         folders = [setup.project, *map(resolve_project, more)]
         return _listen(options, setup, folders, token)
     except (AgentCoreError, OSError, ValueError) as error:
@@ -88,8 +96,18 @@ def _read_setup(path: "str | Path | None") -> Setup:
     """Return the settings of a folder; without a configured model, sessions are still shown."""
     home = resolve_home()
     is_configured = os.environ.get(MODEL_VARIABLE) or has_config(home)
-    model = None if is_configured else NO_MODEL
+    model = None if is_configured else _NO_MODEL
     return read_setup(path, home_dir=home, model=model, default_snapshots="turn")
+
+
+def _no_model(home: Path) -> ConfigError:
+    """Return the reason why there is no model, as `soong-agent run` gives it."""
+    try:
+        load_config(home)
+    except ConfigError as error:
+        return error
+    path, cure = home / CONFIG_NAME, "restart soong-agent serve, which began without it"
+    return ConfigError(ErrorCode.CONFIG_ERROR, f"{path} is not used yet; {cure}")
 
 
 def _read_key(home: Path) -> bytes:
@@ -170,9 +188,21 @@ def _open_runtime(is_read_only: bool, folder: Path) -> "AgentRuntime":
     setup = _read_setup(folder)
     permissions = setup.config.permissions.model_copy(update={"unattended": "park"})
     config = setup.config.model_copy(update={"permissions": permissions})
-    return open_runtime(
+    runtime = open_runtime(
         replace(setup, config=config), permission_callback=_wait, read_only=is_read_only
     )
+    if config.model.provider == _NO_PROVIDER:
+        runtime.register_provider(_NO_PROVIDER, partial(_refuse_model, setup.home))
+    return runtime
+
+
+def _refuse_model(home: Path, _: "ModelConfig") -> "ProviderAdapter":
+    """Refuse a run that has no model.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise _no_model(home)
 
 
 async def _wait(_: "PermissionRequest") -> "PermissionDecision":

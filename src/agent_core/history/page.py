@@ -273,7 +273,8 @@ class SessionParts(HistoryWriter):
 
     def note(self, entry: NoteEntry) -> None:
         """Write a remark."""
-        self.write(f'<p class="notice fair">{self.text(entry.line_in(self.say))}</p>')
+        place = f' id="{plain(entry.run_id)}-waits"' if entry.run_id else ""
+        self.write(f'<p class="notice fair"{place}>{self.text(entry.line_in(self.say))}</p>')
 
     def end(self, exchange: Exchange) -> None:
         """Write why a run failed, and close its block."""

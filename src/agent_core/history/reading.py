@@ -29,6 +29,7 @@ from agent_core.types import (
     ReplayResult,
     Role,
     RunRecord,
+    RunStatus,
     RuntimeEvent,
     SessionRecord,
     TextBlock,
@@ -45,6 +46,8 @@ from agent_core.types.event_details import (
 )
 
 _RECENT_RUNS = 3
+_ENDS_OF_A_WAIT = frozenset({EventType.RUN_DEQUEUED, EventType.LOOP_STARTED}) | CLOSING_EVENTS
+"""Events after which no run waits for a worker."""
 
 
 class MessageEntry(Struct):
@@ -74,12 +77,16 @@ class NoteEntry(Struct):
         subject: the name of the server, step or agent that it is about.
         why: the reason, or more about it.
         level: how serious it is.
+        run_id: of a run that waits, as the remark says; otherwise empty.
+        is_past: what it says is no longer so; it is not shown.
     """
 
     words: str
     subject: str = ""
     why: str = ""
     level: EventLevel = EventLevel.INFO
+    run_id: str = ""
+    is_past: bool = False
 
     @property
     def text(self) -> str:
@@ -378,6 +385,7 @@ class HistoryReader:
         self._entries: dict[str, CallEntry] = {}
         self._latest: Exchange | None = None  # events between runs follow the last one
         self._sent: dict[str, NoteEntry] = {}
+        self._waits: dict[str | None, NoteEntry] = {}
 
     def add_rows(self, page: ReplayResult) -> None:
         """Add agents and nodes that events name, and damaged rows."""
@@ -461,6 +469,8 @@ class HistoryReader:
             changed += self._entries_of(call)
         if event.event_type in CLOSING_EVENTS:
             changed += _lose_open_calls(exchange)
+        if self._waits and event.event_type in _ENDS_OF_A_WAIT:
+            changed += self._end_wait(event.run_id)
         return [*changed, *exchange.entries[before:]]
 
     def open_call(self, agent_id: str | None, tool_call_id: str) -> CallEntry | None:
@@ -543,7 +553,20 @@ class HistoryReader:
             return  # its call says it
         if words := story_words(placed):
             subject, why = placed.details.subject, placed.details.why
-            exchange.entries.append(NoteEntry(words, subject, why, placed.event.level))
+            entry = NoteEntry(words, subject, why, placed.event.level)
+            if placed.kind is EventType.RUN_WITHOUT_WORKER and exchange.run is not None:
+                if exchange.run.status is not RunStatus.QUEUED:
+                    return  # a worker has taken it, or it has ended
+                entry.run_id = exchange.run.run_id
+                self._waits[entry.run_id] = entry
+            exchange.entries.append(entry)
+
+    def _end_wait(self, run_id: str | None) -> list[Entry]:
+        entry = self._waits.pop(run_id, None)
+        if entry is None:
+            return []
+        entry.is_past = True
+        return [entry]
 
 
 class HistoryWriter(ABC):
@@ -567,7 +590,8 @@ class HistoryWriter(ABC):
                 case CallEntry():
                     self.write_call(entry)
                 case NoteEntry():
-                    self.note(entry)
+                    if not entry.is_past:
+                        self.note(entry)
         for number, child in enumerate(exchange.children, 1):
             self.write_exchange(child, self.child_place(number))
         self.end(exchange)

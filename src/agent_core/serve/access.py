@@ -17,7 +17,8 @@ from agent_core.serve.sign_in import LASTS_S, SignIn
 
 _SCHEMES = ("http", "https")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
-_UNKNOWN = "sign in with the token, or with the link that the server has printed"
+_LINK = "sign in with the link that the server has printed"
+_EITHER_WAY = "sign in with the token, or with the link that the server has printed"
 _LONGEST = 4096
 
 
@@ -96,23 +97,37 @@ class ServerAccess:
         if kind.lower() == "bearer" or len(given) > 1:
             if len(given) == 1 and await self._sign_in.take_token(_bytes(token.strip())):
                 return self._principal
-            raise SignInProblem(_UNKNOWN)
-        if not self._sign_in.knows(_cookies(request, self._sign_in.cookie)):
-            raise SignInProblem(_UNKNOWN)
+            raise self._unknown()
+        if not self._is_signed_in(request):
+            raise self._unknown()
         if changes(request) and "origin" not in request.headers:
             raise HttpProblem(403, "a change with the cookie must say its Origin")
         return self._principal
 
+    def _is_signed_in(self, request: Request) -> bool:
+        return self._sign_in.knows(_cookies(request, self._sign_in.cookie))
+
+    def _unknown(self) -> "SignInProblem":
+        takes_token = self._sign_in.takes_token
+        return SignInProblem(_EITHER_WAY if takes_token else _LINK, takes_token=takes_token)
+
     async def _log_in(self, request: Request) -> Response:
-        if request.method != "POST":
-            return login_page(request, code=request.query_params.get("code", "")[:_LONGEST])
-        fields = await read_form(request)
+        takes_token = self._sign_in.takes_token
+        is_signed_in = self._is_signed_in(request)
+        if request.method != "POST" and not is_signed_in:
+            code = request.query_params.get("code", "")[:_LONGEST]
+            return login_page(request, code=code, takes_token=takes_token)
+        fields = await read_form(request) if request.method == "POST" else {}
+        if is_signed_in:  # a code or a token adds nothing
+            return _lead(request, "/")
         if code := fields.get("code"):
             is_known = await self._sign_in.take_code(_bytes(code))
         else:
             is_known = await self._sign_in.take_token(_bytes(fields.get("token", "").strip()))
         if not is_known:
-            raise SignInProblem("this code or token does not sign in", is_wrong=True)
+            raise SignInProblem(
+                "this code or token does not sign in", takes_token=takes_token, is_wrong=True
+            )
         return self._back(request, self._sign_in.make_cookie(), LASTS_S, "/")
 
     async def _log_out(self, request: Request) -> Response:
@@ -120,7 +135,7 @@ class ServerAccess:
 
     def _back(self, request: Request, value: str, lasts_s: int, path: str) -> Response:
         """Return the response that sets the cookie, and leads on."""
-        response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
+        response = _lead(request, path)
         origin = request.headers.get("origin", "")
         parts = [f"{self._sign_in.cookie}={value}", f"Max-Age={lasts_s}"]
         parts += ["HttpOnly", "SameSite=Strict", "Path=/"]
@@ -130,16 +145,23 @@ class ServerAccess:
         return response
 
 
+def _lead(request: Request, path: str) -> RedirectResponse:
+    """Return the response that leads to a page of this application."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
+
+
 class SignInProblem(HttpProblem):
     """The refusal of a request that is not signed in; a browser gets the page to sign in.
 
     Args:
         detail: what is wrong.
+        takes_token: the server has a token that signs in.
         is_wrong: the request has tried to sign in.
     """
 
-    def __init__(self, detail: str, *, is_wrong: bool = False) -> None:
+    def __init__(self, detail: str, *, takes_token: bool, is_wrong: bool = False) -> None:
         super().__init__(401, detail, headers=_CHALLENGE)
+        self.takes_token = takes_token
         self.is_wrong = is_wrong
 
 

@@ -172,7 +172,11 @@ def _refuse(problem: HttpProblem, scope: Scope) -> Response:
         return problem.response()
     if isinstance(problem, SignInProblem):
         return login_page(
-            request, status=problem.status, is_wrong=problem.is_wrong, headers=problem.headers
+            request,
+            takes_token=problem.takes_token,
+            status=problem.status,
+            is_wrong=problem.is_wrong,
+            headers=problem.headers,
         )
     if first in _FOR_PROGRAMS:
         return problem.response()

@@ -70,6 +70,11 @@ class SignIn:
         self._is_code_used = True
         return True
 
+    @property
+    def takes_token(self) -> bool:
+        """True if there is a token that signs in."""
+        return self._token is not None
+
     def make_cookie(self) -> str:
         """Return the value of a new cookie."""
         ends, nonce = int(time.time()) + LASTS_S, secrets.token_urlsafe(16)

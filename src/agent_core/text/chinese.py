@@ -65,6 +65,9 @@ _PAGES = {
     "Older sessions": "更早的会话",
     "Only this call.": "仅限此次调用。",
     "Open questions": "待答复的问题",
+    "Open the link that this server printed when it started, or start it again.": (
+        "请打开此服务器启动时打印的链接，或重新启动它。"
+    ),
     "Open this run": "打开此次运行",
     "Output": "输出",
     "Pages": "页面",
@@ -108,6 +111,7 @@ _PAGES = {
     "The answer as it is written": "正在写出的答复",
     "The call is not made; the model goes on without it.": "不执行此调用，模型继续工作。",
     "The latest messages": "最新的消息",
+    "The link was used, or is older than ten minutes.": "链接已用过，或已超过十分钟。",
     "The model reads it if the call is denied.": "拒绝调用时，模型会读到它。",
     "The question was withdrawn: nobody waits for an answer.": "问题已撤回：不再等待答复。",
     "The session continues from another message now.": "会话现在从另一条消息继续。",
@@ -195,6 +199,7 @@ _PAGES = {
     "{read} in, {written} out": "输入 {read}，输出 {written}",
     "{read} tokens in, {written} out": "输入 {read} 个词元，输出 {written} 个",
     "{running} of {most}": "{most} 个中的 {running} 个",
+    "{tool} asked to be allowed": "{tool} 曾请求允许",
     "{tool} asks to be allowed": "{tool} 请求允许",
     "Sources:": "来源：",
     "User": "用户",

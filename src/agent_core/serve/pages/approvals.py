@@ -44,6 +44,8 @@ async def show_question(frame: Frame) -> Response:
 
 
 def _title(frame: Frame, record: ApprovalRecord) -> str:
+    if record.decision is not None or record.state != "open":
+        return frame.say("{tool} asked to be allowed", tool=record.tool_name)
     return frame.say("{tool} asks to be allowed", tool=record.tool_name)
 
 

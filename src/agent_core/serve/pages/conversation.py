@@ -188,7 +188,8 @@ class ConversationParts(SessionParts):
             case CallEntry():
                 self.write_call(entry)
             case NoteEntry():
-                self.note(entry)
+                if not entry.is_past:
+                    self.note(entry)
         return self.taken()
 
     def exchange(self, exchange: Exchange, place: str = "") -> str:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from agent_core.aio import TaskStream
 from agent_core.errors import AgentCoreError
-from agent_core.history.reading import CallEntry, Entry, Exchange, History, HistoryReader
+from agent_core.history.reading import CallEntry, Entry, Exchange, History, HistoryReader, NoteEntry
 from agent_core.serve.pages.conversation import ConversationParts, open_questions
 from agent_core.serve.pages.frame import Frame
 from agent_core.serve.pages.reading import LOOKBACK
@@ -52,6 +52,7 @@ class _News:
         exchanges: runs that are not on the page.
         added: entries that are not on the page, each with its run.
         changed: calls that look different now.
+        waits: runs that no longer wait for a worker.
         outputs: what open calls have printed last, by their keys.
         children: children that have begun or ended, each with the run above it.
         metered: runs whose model has replied.
@@ -64,6 +65,7 @@ class _News:
         self.exchanges: list[Exchange] = []
         self.added: list[tuple[Exchange, Entry]] = []
         self.changed: list[CallEntry] = []
+        self.waits: list[str] = []
         self.outputs: dict[str, str] = {}
         self.children: dict[str, Exchange] = {}
         self.metered: list[Exchange] = []
@@ -77,6 +79,8 @@ class _News:
         """Add what an event has changed in a run."""
         self.added += [(exchange, entry) for entry in new]
         for entry in touched:
+            if isinstance(entry, NoteEntry) and entry.is_past:
+                self.waits.append(entry.run_id)
             is_new = any(entry is each for each in new)
             if isinstance(entry, CallEntry) and not is_new and entry not in self.changed:
                 self.changed.append(entry)
@@ -211,6 +215,8 @@ class Live:
         for entry in news.changed:
             if id(entry) not in new and entry.key:
                 yield _swap("outerHTML", f"call-{entry.key}", self._parts.entry(entry))
+        for run_id in news.waits:
+            yield _swap("outerHTML", f"{run_id}-waits", "")
         keys = {entry.key for entry in news.changed}
         keys |= {entry.key for _, entry in news.added if isinstance(entry, CallEntry)}
         for key, text in news.outputs.items():

@@ -13,6 +13,7 @@ from agent_core.text.pages import plain
 def login_page(
     request: Request,
     *,
+    takes_token: bool,
     code: str = "",
     status: int = 200,
     is_wrong: bool = False,
@@ -22,7 +23,8 @@ def login_page(
 
     Args:
         request: asks for it, or is refused with it.
-        code: from the link; without one the page asks for the token.
+        takes_token: the server has a token, for which the page asks if there is no code.
+        code: from the link.
         status: of the response.
         is_wrong: say that the last try did not sign in.
         headers: further headers of the response.
@@ -30,13 +32,19 @@ def login_page(
     say = language_of(request.headers.get("accept-language", ""))
     root = plain(str(request.scope.get("root_path", "")))
     title = say("Sign in")
-    wrong = say("The token is wrong, or the link was used or is older than ten minutes.")
+    wrong = say("The link was used, or is older than ten minutes.")
+    if takes_token:
+        wrong = say("The token is wrong, or the link was used or is older than ten minutes.")
     notice = f'<p class="notice bad" role="alert">{wrong}</p>'
-    body = (
-        f"<h1>{title}</h1>\n{notice if is_wrong else ''}"
-        f'<form method="post" action="{root}/login">{_fields(say, code)}'
-        f'<button class="main">{title}</button></form>'
-    )
+    body = f"<h1>{title}</h1>\n{notice if is_wrong else ''}"
+    if code or takes_token:
+        body += (
+            f'<form method="post" action="{root}/login">{_fields(say, code)}'
+            f'<button class="main">{title}</button></form>'
+        )
+    else:
+        hint = say("Open the link that this server printed when it started, or start it again.")
+        body += f"<p>{hint}</p>"
     return bare_page(request, title, body, status=status, headers=headers)
 
 

@@ -194,7 +194,7 @@ async def test_pages_look_as_approved(
             await go(page, f"{address}{path}")
             await settle(page, machine(home, project))
             await compare(page, name, shapes, tmp_path)
-        with serving(home, project) as own:
+        with serving(home, project, "--token-env", "CONSOLE_TOKEN") as own:
             await page.goto(f"{own.address}/login")
             await settle(page, machine(home, project))
             await compare(page, "login", shapes, tmp_path)

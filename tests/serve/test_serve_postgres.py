@@ -74,3 +74,23 @@ async def test_a_request_that_is_sent_to_two_servers_is_carried_out_once(
                         answers.append((response.status, await response.text()))
     assert answers[0][0] == 201
     assert answers[0] == answers[1]
+
+
+async def test_a_run_that_has_ended_no_longer_says_that_it_waits_for_a_worker(
+    home: Home, project: Path, database_url: str
+) -> None:
+    async with ModelServer(["done"]) as model:
+        write_config(home, model)
+        env = {URL_VARIABLE: database_url}
+        with workers(home, database_url) as some, serving(home, project, env=env) as console:
+            async with signed_in(console) as client:
+                run = await start(client, "hello")
+                pages: list[str] = []
+                for _ in range(2):
+                    async with client.get(f"/sessions/{run['session_id']}") as response:
+                        pages.append(await response.text())
+                    if len(pages) == 1:
+                        some.start()
+                        assert await ended(client, run["run_id"]) == "completed"
+    warning = f'id="{run["run_id"]}-waits"'
+    assert [warning in page for page in pages] == [True, False]

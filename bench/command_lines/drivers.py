@@ -252,7 +252,7 @@ PEERS = {
     "deepagents": Peer(
         "pip deepagents-code",
         ["dcode"],
-        ["-M", "openai:m", "--no-mcp", "--no-tracing", "-q", "-n", ASK],
+        ["-M", "openai:m", "--no-mcp", "-q", "-n", ASK],
         None,
         DEEPAGENTS,
     ),

@@ -2,6 +2,7 @@
 
 import base64
 import random
+import re
 import subprocess
 import sys
 from io import BytesIO
@@ -43,6 +44,25 @@ def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, pro
         done = soong_agent(configured(home, server), "run", "--path", str(project), "hi")
     assert (done.returncode, done.stdout.strip()) == (0, "hello from the model")
     assert str(project) in server.requests[0].text
+
+
+def test_the_beginning_of_an_id_continues_its_session_and_makes_no_other(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    at = ("run", "--path", str(project))
+    with ModelServer.in_thread(["one", "two", "three"]) as server:
+        first = soong_agent(configured(home, server), *at, "hi")
+        (session_id,) = set(re.findall(r"sess_\w+", first.stderr))
+        again = soong_agent(home, *at, "--session-id", session_id[:13], "and then?")
+        assert (again.returncode, again.stdout.strip()) == (0, "two")
+        assert "one" in server.requests[1].text
+        elsewhere = soong_agent(
+            home, "run", "--path", str(tmp_path), "--session-id", session_id[:13], "here?"
+        )
+        assert elsewhere.returncode != 0
+        assert len(server.requests) == 2
+        new = soong_agent(home, *at, "--session-id", "sess_mine", "a new one")
+    assert (new.returncode, new.stdout.strip()) == (0, "three")
 
 
 @pytest.mark.sweep

@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import finish_wishes
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import resolve_model
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.history.words import CARRY_OUT
 from agent_core.permissions.questions import NOBODY
 from agent_core.text import visible
@@ -448,8 +448,14 @@ async def _denied(
 
 
 async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
-    """Return the session for the run; None is a new one."""
+    """Return the session for the run; None is a new one.
+
+    The beginning of an id that was made for a session, as it is shown, is that session.
+    """
     if not options.continues_last:
+        if options.session_id is not None and options.session_id.startswith("sess_"):
+            with suppress(StorageError):  # there is none: it is the id of a new one
+                return await runtime.resolve_session_id(options.session_id)
         return options.session_id
     project = await asyncio.to_thread(Path(options.path or ".").resolve)
     if (session_id := await runtime.last_session(project)) is None:

@@ -712,5 +712,5 @@ async def test_a_page_goes_on_after_the_server_was_killed(
                     await one.shows(f"Project: {project}")
                     await one.submit("Sign out")
                     await one.open("/")
-                    await one.page.get_by_label("Token").wait_for()
+                    await one.shows("Open the link that this server printed")
                 assert one.elsewhere == []

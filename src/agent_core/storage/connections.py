@@ -45,11 +45,13 @@ _TRIES_LOCKS_AFTER_S = 0.5
 """Seconds of waiting for a lock before testing whether files can be locked at all."""
 
 _LARGE = 100 * 10**6
+"""Size in bytes from which on the rewriting of a database is announced in the log."""
+
 _MOST_REWRITTEN = 500 * 10**6
-"""Size of the largest database that is rewritten, which takes up to 20 seconds."""
+"""Size in bytes of the largest database that is rewritten, which takes up to 20 seconds."""
 
 _SPARE = 20 * 10**6
-"""Bytes from which on a migration is announced in the log, and how many it copies in a second."""
+"""Bytes that a disk must have free beside three times the size of the database."""
 
 _FORK_WAIT_S = 5.0
 """Seconds that a fork waits for the threads that use a connection."""

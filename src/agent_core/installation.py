@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from agent_core.opening import read_text
+from agent_core.text.json_text import JsonObject, table
 
 _NAME = "soong-agent"
 _SOURCE = Path(__file__).parents[2]
@@ -86,20 +87,18 @@ def _origin() -> tuple[str | None, bool]:
         record: Any = json.loads(read_text(str(found.locate_file(place))))
     except (OSError, ValueError):
         record = None
-    if not isinstance(record, dict):
-        return None, False
-    origin = cast("dict[str, Any]", record)
-    url, folder = origin.get("url"), origin.get("dir_info")
+    origin = table(record)
+    url = origin.get("url")
     if not isinstance(url, str):
         return None, False
-    is_editable = isinstance(folder, dict) and bool(cast("dict[str, Any]", folder).get("editable"))
+    is_editable = bool(table(origin.get("dir_info")).get("editable"))
     try:
         return _usable(url, origin), is_editable
     except ValueError:
         return None, False
 
 
-def _usable(url: str, origin: dict[str, Any]) -> str | None:
+def _usable(url: str, origin: JsonObject) -> str | None:
     """Return a path, or a URL without credentials, from which the program can be reinstalled.
 
     Raises:
@@ -113,9 +112,7 @@ def _usable(url: str, origin: dict[str, Any]) -> str | None:
         return None  # a query may be a key
     host = parts.netloc.rpartition("@")[2]
     place = parts._replace(netloc=host, fragment="").geturl()
-    source: object = origin.get("vcs_info")
-    if isinstance(source, dict):
-        control = cast("dict[str, Any]", source)
+    if control := table(origin.get("vcs_info")):
         revision = control.get("requested_revision") or control.get("commit_id")
         place = f"{control.get('vcs')}+{place}" + (f"@{revision}" if revision else "")
     return f"{place}#subdirectory={inner}" if inner else place

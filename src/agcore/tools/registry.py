@@ -29,6 +29,7 @@ from agent_core.errors import (
     ToolError as CoreToolError,
 )
 from agent_core.text import kind_of
+from agent_core.text.json_text import JsonSchema
 from agent_core.tools import Tool, Toolbox, ToolContext, ToolReturn, tool_from
 from agent_core.tools.base import Concurrency, run_in_time
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
@@ -62,7 +63,7 @@ class BaseTool(ABC):
             name = "get_weather"
             description = "The weather in a city."
 
-            def parameters(self) -> dict[str, Any]:
+            def parameters(self) -> JsonSchema:
                 return {"type": "object", "properties": {"city": {"type": "string"}}}
 
             async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
@@ -84,7 +85,7 @@ class BaseTool(ABC):
         error = partial(ToolExecutionError, cls.__name__)
         read_as_attributes(cls, "name", "description", "permission", error=error)
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonSchema:
         """Return the JSON Schema of the arguments, an object; by default there are none."""
         return {"type": "object", "properties": {}}
 

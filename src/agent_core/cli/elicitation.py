@@ -298,7 +298,7 @@ def _line(text: str | None) -> str:
     return shortened(visible(text or "", one_line=True), _LONGEST_LINE)
 
 
-def _choices(field: Mapping[str, Any]) -> dict[str, Any]:
+def _choices(field: Mapping[str, Any]) -> JsonObject:
     """Return the choices, by title: `enum` with `enumNames`, or constants with titles."""
     source = field.get("items", field) if field.get("type") == "array" else field
     if titled := source.get("oneOf") or source.get("anyOf"):

@@ -7,12 +7,12 @@ import select
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import cast
 
 import orjson
 
 from agent_core.opening import open_descriptor
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, table
 
 MAX_LINE = 50 * 2**20
 """Bytes of one message of an editor; a longer one is answered with an error and not kept."""
@@ -217,13 +217,13 @@ def _parsed(line: bytes, longest: int) -> tuple[JsonObject | None, JsonObject | 
     return message, None
 
 
-def _response(message: dict[str, Any]) -> dict[str, Any] | None:
+def _response(message: JsonObject) -> JsonObject | None:
     """Return a response as the connection takes it: an error hides any result."""
     if "id" not in message:
         return None
-    fault: object = message.get("error")
+    fault = message.get("error")
     if fault is not None:
-        facts = cast("dict[str, Any]", fault) if isinstance(fault, dict) else {}
+        facts = table(fault)
         code, text = facts.get("code"), facts.get("message")
         error = {
             "code": code if isinstance(code, int) else INVALID_REQUEST,

@@ -6,7 +6,6 @@ left out, because the messages that they stand for are there.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import orjson
 
@@ -28,7 +27,7 @@ def as_nodes(path: Iterable[Node]) -> list[JsonObject]:
     return [node.model_dump(mode="json") for node in path]
 
 
-def as_openai(path: Iterable[Node]) -> list[dict[str, Any]]:
+def as_openai(path: Iterable[Node]) -> list[JsonObject]:
     """Return the messages of Chat Completions; reasoning has no place there."""
     writer = OpenAIRequests("openai")
     return [
@@ -38,7 +37,7 @@ def as_openai(path: Iterable[Node]) -> list[dict[str, Any]]:
     ]
 
 
-def as_anthropic(path: Iterable[Node]) -> list[dict[str, Any]]:
+def as_anthropic(path: Iterable[Node]) -> list[JsonObject]:
     """Return Anthropic's messages, with the reasoning that its models have written."""
     written: list[JsonObject] = []
     for message in _messages(path):

@@ -26,6 +26,7 @@ from agent_core.frontends.parts import Answered, Asked, Part
 from agent_core.installation import extra_command
 from agent_core.providers import jsontext
 from agent_core.tasks import TaskStatus
+from agent_core.text.json_text import JsonSchema, table
 from agent_core.types import (
     ContentBlock,
     Decision,
@@ -86,7 +87,7 @@ HEADERS: Mapping[str, str] = {"content-type": "text/event-stream", "cache-contro
 APPROVAL = "tool_approval"
 """The reason of an interrupt that asks whether a call is allowed."""
 
-_APPROVAL_SCHEMA: dict[str, Any] = {
+_APPROVAL_SCHEMA: JsonSchema = {
     "type": "object",
     "properties": {
         "decision": {"enum": [each.value for each in Decision]},
@@ -352,7 +353,7 @@ def _read_answer(entry: ResumeEntry) -> Answered:
         AgentCoreError: `validation_error`: it is neither, or has other fields.
     """
     request_id, payload = entry.interrupt_id, cast("object", entry.payload)
-    fields = _table(payload)
+    fields = table(payload)
     reason, arguments = fields.get("reason"), fields.get("arguments")
     if entry.status == "cancelled":
         reason = reason if isinstance(reason, str) else None
@@ -381,10 +382,6 @@ def _read_answer(entry: ResumeEntry) -> Answered:
 def _no_answer(request_id: str) -> AgentCoreError:
     what = "is no answer; give decision, and perhaps reason and arguments"
     return _malformed(f"the payload for {request_id} {what}")
-
-
-def _table(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def _read_message(message: object) -> Iterator[Mapping[str, Any]]:

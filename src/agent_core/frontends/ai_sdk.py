@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.frontends import parts
 from agent_core.frontends.parts import Answered, Asked, Part
 from agent_core.providers.requests import wire_name
+from agent_core.text.json_text import JsonObject, table, tables
 from agent_core.types import ContentBlock, ImageBlock, RunStatus, TextBlock, UserMessage, new_id
 
 __all__ = ["HEADERS", "Chunk", "chunks", "read_chat", "stream"]
@@ -46,11 +47,11 @@ def read_chat(body: object) -> Asked:
     Raises:
         AgentCoreError: `validation_error`: it is no such body, or there is no message of the user.
     """
-    fields = _table(body)
+    fields = table(body)
     thread_id, messages = fields.get("id"), fields.get("messages")
     if not isinstance(thread_id, str) or not isinstance(messages, list) or not messages:
         raise _malformed("the body has no id and messages of a chat")
-    shown = [_table(each) for each in cast("list[object]", messages)]
+    shown = [table(each) for each in cast("list[object]", messages)]
     history: list[Mapping[str, Any]] = []
     for each in shown[:-1]:
         history += _read_message(each)
@@ -159,15 +160,15 @@ def _kind(is_reasoning: bool) -> str:
     return "reasoning" if is_reasoning else "text"
 
 
-def _read_message(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _read_message(message: JsonObject) -> list[Mapping[str, Any]]:
     """Return a message of the page as messages for the option `history`."""
     if message.get("role") == "user":
         return [{"role": "user", "content": [*_content_of(message)]}]
     if message.get("role") != "assistant":
         return []
     found: list[Mapping[str, Any]] = []
-    content: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
+    content: list[JsonObject] = []
+    results: list[JsonObject] = []
 
     def end_step() -> None:
         if content:
@@ -192,7 +193,7 @@ def _read_message(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return found
 
 
-def _result_of(part: Mapping[str, Any]) -> dict[str, Any] | None:
+def _result_of(part: JsonObject) -> JsonObject | None:
     match part.get("state"):
         case "output-available":
             output = part.get("output")
@@ -206,7 +207,7 @@ def _result_of(part: Mapping[str, Any]) -> dict[str, Any] | None:
             return None
 
 
-def _content_of(message: Mapping[str, Any]) -> Iterator[ContentBlock]:
+def _content_of(message: JsonObject) -> Iterator[ContentBlock]:
     for part in _parts_of(message):
         match part:
             case {"type": "text", "text": str(text)}:
@@ -220,7 +221,7 @@ def _content_of(message: Mapping[str, Any]) -> Iterator[ContentBlock]:
                 pass
 
 
-def _answers_in(message: Mapping[str, Any]) -> Iterator[Answered]:
+def _answers_in(message: JsonObject) -> Iterator[Answered]:
     for part in _parts_of(message):
         if part.get("state") != "approval-responded":
             continue
@@ -233,17 +234,8 @@ def _answers_in(message: Mapping[str, Any]) -> Iterator[Answered]:
                 pass
 
 
-def _parts_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = message.get("parts")
-    return (
-        [_table(each) for each in cast("Iterable[object]", found)]
-        if isinstance(found, list)
-        else []
-    )
-
-
-def _table(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+def _parts_of(message: JsonObject) -> list[JsonObject]:
+    return tables(message.get("parts"))
 
 
 def _malformed(message: str) -> AgentCoreError:

@@ -7,7 +7,7 @@ hook repeats, such as the arguments of a call, must not pass for its answer.
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, Self, cast
 
 from pydantic import Field, ValidationError
@@ -18,6 +18,7 @@ from agent_core.hooks.other_forms import read_other_form
 from agent_core.process import CompletedProcess
 from agent_core.process.capture import Output
 from agent_core.text import shortened
+from agent_core.text.json_text import JsonObject
 from agent_core.types import Frozen
 
 logger = logging.getLogger(__name__)
@@ -71,14 +72,14 @@ class HookAnswer(Frozen):
 
     decision: Literal["allow", "deny"] = "allow"
     reason: str | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    metadata: JsonObject = Field(default_factory=JsonObject)
     logs: list[str] | str = Field(default_factory=list[str])
 
     def shortened(self) -> Self:
         """Return the answer as it is recorded and shown, with every part shortened."""
         logs = self.logs if isinstance(self.logs, str) else "\n".join(self.logs)
         is_long = len(logs) > MOST_SHOWN
-        changes: dict[str, Any] = {"logs": shortened(logs, MOST_SHOWN) if is_long else self.logs}
+        changes: JsonObject = {"logs": shortened(logs, MOST_SHOWN) if is_long else self.logs}
         if self.reason is not None:
             changes["reason"] = shortened(self.reason, MOST_SHOWN)
         written = json.dumps(self.metadata, ensure_ascii=False)
@@ -170,7 +171,7 @@ class _Forms(list[re.Pattern[str]]):
         """Return whether the text has one of them."""
         return any(form.search(text) for form in self)
 
-    def deny(self, named: Mapping[str, Any]) -> bool:
+    def deny(self, named: JsonObject) -> bool:
         """Return whether an object denies by a value of its own."""
         if _NO_MORE in self and named.get("continue") is False:
             return True
@@ -200,7 +201,7 @@ def _plain(text: str) -> str:
     return _LETTER.sub(lambda found: chr(int(found[1], 16)), text)
 
 
-def _denial_in(text: str, forms: _Forms) -> Mapping[str, Any] | None:
+def _denial_in(text: str, forms: _Forms) -> JsonObject | None:
     """Return the object in a text that denies; None if there is none."""
     try:
         whole: Any = json.loads(text)
@@ -212,7 +213,7 @@ def _denial_in(text: str, forms: _Forms) -> Mapping[str, Any] | None:
     return _denying(whole, forms)
 
 
-def _denial_beside(text: str, forms: _Forms) -> Mapping[str, Any] | None:
+def _denial_beside(text: str, forms: _Forms) -> JsonObject | None:
     """Return the object that denies in a text that has more in it than the object.
 
     An object that is not valid JSON, or was cut off, denies if it says so.
@@ -243,13 +244,13 @@ def _denial_beside(text: str, forms: _Forms) -> Mapping[str, Any] | None:
     return {"reason": re.sub(r"^\W+", "", words["reason"]).rstrip()}
 
 
-def _denying(document: Any, forms: _Forms) -> Mapping[str, Any] | None:
+def _denying(document: Any, forms: _Forms) -> JsonObject | None:
     """Return the object that denies, in the form of these hooks or of other agents' hooks.
 
     It may lie in lists, or in an object that has no answer of its own. What surrounds it is in the
     result, too.
     """
-    pending: list[tuple[Any, dict[str, Any]]] = [(document, {})]
+    pending: list[tuple[Any, JsonObject]] = [(document, {})]
     for each, around in pending:  # it grows meanwhile
         if isinstance(each, list):
             pending += [(part, around) for part in cast("list[Any]", each)]
@@ -270,14 +271,14 @@ def _is_denial(value: Any) -> bool:
     return isinstance(value, str) and _DENIAL_VALUE.match(value) is not None
 
 
-def _by_name(document: Any) -> dict[str, Any]:
-    return {name.lower(): value for name, value in cast("dict[str, Any]", document).items()}
+def _by_name(document: Any) -> JsonObject:
+    return {name.lower(): value for name, value in cast("JsonObject", document).items()}
 
 
-def _answer_of(document: Mapping[str, Any]) -> HookAnswer:
+def _answer_of(document: JsonObject) -> HookAnswer:
     """Return the deny of an object, with what can be used of the rest of it."""
     named = _by_name(document)
-    answer: dict[str, Any] = {"decision": "deny", "reason": _reason_of(named)}
+    answer: JsonObject = {"decision": "deny", "reason": _reason_of(named)}
     if isinstance(named.get("metadata"), dict):
         answer["metadata"] = named["metadata"]
     logs = named.get("logs")
@@ -286,10 +287,10 @@ def _answer_of(document: Mapping[str, Any]) -> HookAnswer:
     elif isinstance(logs, list):
         lines = cast("list[Any]", logs)
         answer["logs"] = [each if isinstance(each, str) else json.dumps(each) for each in lines]
-    return HookAnswer(**answer)
+    return HookAnswer.model_validate(answer)
 
 
-def _reason_of(named: Mapping[str, Any]) -> str | None:
+def _reason_of(named: JsonObject) -> str | None:
     for name in _REASONS:
         reason = named.get(name)
         if reason is not None and reason != "":

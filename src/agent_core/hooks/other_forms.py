@@ -47,15 +47,13 @@ def read_other_form(text: str) -> tuple[JsonObject, list[str]] | None:
     return answer, ignored
 
 
-def _take(
-    document: Mapping[str, Any], answer: dict[str, Any], ignored: list[str], inside: str
-) -> bool:
+def _take(document: JsonObject, answer: JsonObject, ignored: list[str], inside: str) -> bool:
     """Add the fields of an object to the answer; return whether all of them are known."""
     for name, value in document.items():
         if value is None and (name in _FIELDS or name == "reason"):
             continue
         if isinstance(value, dict) and _NESTED.get(name) == inside:
-            if not _take(cast("dict[str, Any]", value), answer, ignored, name):
+            if not _take(value, answer, ignored, name):
                 return False
         elif name in _DECISIONS:
             word = value.strip().lower() if isinstance(value, str) else None

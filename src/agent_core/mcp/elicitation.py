@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from agent_core.errors import ToolError
 from agent_core.redaction.shapes import kind_of_name
 from agent_core.text import shortened
-from agent_core.text.json_text import JsonValue
+from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
@@ -24,7 +24,7 @@ _CANCELLED = ElicitationAnswer(action="cancel")
 logger = logging.getLogger(__name__)
 
 
-def form_request(server_id: str, message: str, schema: Mapping[str, Any]) -> ElicitationRequest:
+def form_request(server_id: str, message: str, schema: JsonSchema) -> ElicitationRequest:
     """Build a question for the fields of a form.
 
     Raises:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from agent_core.config.problems import read_json_file
 from agent_core.disk.folders import make_private
 from agent_core.errors import ConfigError
 from agent_core.opening import open_descriptor
+from agent_core.text.json_text import JsonObject, table
 
 FOLDER = "mcp-auth"
 
@@ -34,15 +35,15 @@ class StoredLogin:
 
     def __init__(self, home: Path, url: str, *, persist: bool = True) -> None:
         self._url = url
-        self._unwritten: dict[str, Any] | None = None if persist else {}
+        self._unwritten: JsonObject | None = None if persist else {}
         self._path = home / FOLDER / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> JsonObject:
         """Return the stored fields; empty if there are none, or they cannot be read."""
         with suppress(ConfigError, OSError):
             found: object = read_json_file(self._path, "a log-in")
             if isinstance(found, dict):
-                fields = cast("dict[str, Any]", found)
+                fields = cast("JsonObject", found)
                 if fields.get("url") == self._url:
                     return fields | (self._unwritten or {})
         return self._unwritten or {}
@@ -79,11 +80,11 @@ class StoredLogin:
         return True
 
 
-def secrets_in(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def secrets_in(fields: JsonObject) -> Iterator[tuple[str, str]]:
     """Yield the secrets in a stored log-in, or in a part of one, as kind and value."""
     for key, value in fields.items():
         if isinstance(value, dict):
-            yield from secrets_in(cast("dict[str, Any]", value))
+            yield from secrets_in(value)
         elif key in _SECRET_KEYS and isinstance(value, str) and value:
             yield f"mcp_{key}", value
 
@@ -93,8 +94,6 @@ def stored_secrets(home: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((home / FOLDER).glob("*.json")):
         with suppress(ConfigError, OSError):
-            content: object = read_json_file(path, "a log-in")
-            if isinstance(content, dict):
-                for kind, value in secrets_in(cast("dict[str, Any]", content)):
-                    found[f"{kind}_{len(found) + 1}"] = value
+            for kind, value in secrets_in(table(read_json_file(path, "a log-in"))):
+                found[f"{kind}_{len(found) + 1}"] = value
     return found

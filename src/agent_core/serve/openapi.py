@@ -1,7 +1,7 @@
 """The description of the API: OpenAPI 3.1 at `/openapi.json`, made from the operations."""
 
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter
@@ -20,6 +20,7 @@ from agent_core.serve.operations import (
     path_names,
     routes,
 )
+from agent_core.text.json_text import JsonObject, JsonSchema
 from agent_core.types import RuntimeEvent
 
 _REF = "#/components/schemas/{model}"
@@ -54,13 +55,13 @@ class ProblemBody(BaseModel):
     status: int
     detail: str
     code: str | None = None
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
 
 
 class OpenAiError(BaseModel):
     """A refusal, as OpenAI's clients read it."""
 
-    error: dict[str, Any]
+    error: JsonObject
 
 
 class Health(BaseModel):
@@ -73,11 +74,11 @@ class OpenApi(BaseModel):
     """A description of an API."""
 
     openapi: str
-    info: dict[str, Any]
-    servers: list[dict[str, Any]]
-    security: list[dict[str, Any]]
-    paths: dict[str, Any]
-    components: dict[str, Any]
+    info: JsonObject
+    servers: list[JsonObject]
+    security: list[JsonObject]
+    paths: dict[str, JsonObject]
+    components: JsonObject
 
 
 async def _described(call: ApiCall[Query, None]) -> OpenApi:
@@ -103,21 +104,24 @@ _OWN = [
 
 def _of_openai() -> list[Operation]:
     """Return the operations with OpenAI's requests, answers and errors."""
-    read: dict[str, Any] = {"method": "GET", "handler": _elsewhere, "answer": dict[str, Any]}
-    run: dict[str, Any] = {"method": "POST", "handler": _elsewhere, "answer": dict[str, Any]}
-    run |= {"right": "run", "refusals": [404, 409, 413, 415, 429, 500]}
-    given: dict[str, Any] = {"body": dict[str, Any]}
+    read = partial(Operation, method="GET", handler=_elsewhere, answer=JsonObject)
+    start = partial(
+        Operation,
+        method="POST",
+        handler=_elsewhere,
+        answer=JsonObject,
+        right="run",
+        refusals=[404, 409, 413, 415, 429, 500],
+    )
     chat, answers = "/v1/chat/completions", "/v1/responses"
     one = f"{answers}/{{response_id}}"
     return [
-        Operation(path="/v1/models", summary="List the agents as models", **read),
-        Operation(
-            path="/v1/models/{model}", summary="Read an agent as a model", refusals=[404], **read
-        ),
-        Operation(path=chat, summary="Run an agent as a chat completion", **run, **given),
-        Operation(path=answers, summary="Run an agent as a response", **run, **given),
-        Operation(path=one, summary="Read a response", refusals=[404], **read),
-        Operation(path=f"{one}/cancel", summary="Cancel the run of a response", **run),
+        read(path="/v1/models", summary="List the agents as models"),
+        read(path="/v1/models/{model}", summary="Read an agent as a model", refusals=[404]),
+        start(path=chat, summary="Run an agent as a chat completion", body=JsonObject),
+        start(path=answers, summary="Run an agent as a response", body=JsonObject),
+        read(path=one, summary="Read a response", refusals=[404]),
+        start(path=f"{one}/cancel", summary="Cancel the run of a response"),
     ]
 
 
@@ -136,7 +140,7 @@ _OTHERS = [
         path="/ag-ui",
         summary="Run an agent for a client of AG-UI",
         handler=_elsewhere,
-        body=dict[str, Any],
+        body=JsonObject,
         right="run",
         media=EVENTS,
         refusals=[404, 409, 413, 415, 429],
@@ -176,7 +180,7 @@ def describe(server: str, cookie: str) -> OpenApi:
 
 
 @cache
-def _contents() -> tuple[dict[str, Any], dict[str, Any]]:
+def _contents() -> tuple[dict[str, JsonObject], JsonSchema]:
     """Return the paths, and the schemas that they refer to."""
     operations = described_operations()
     kinds = [(("answer", each.answer), "serialization") for each in operations if each.answer]
@@ -186,9 +190,9 @@ def _contents() -> tuple[dict[str, Any], dict[str, Any]]:
     kinds += [(("answer", kind), "serialization") for kind in others]
     inputs = [(key, mode, TypeAdapter(key[1])) for key, mode in dict(kinds).items()]
     found, definitions = TypeAdapter.json_schemas(cast("Any", inputs), ref_template=_REF)
-    schemas: dict[str, Any] = definitions.get("$defs", {})
+    schemas: JsonSchema = definitions.get("$defs", {})
     known = {key: schema for (key, _), schema in found.items()}
-    paths: dict[str, Any] = {}
+    paths: dict[str, JsonObject] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
             operation, cast("Any", known), schemas
@@ -199,9 +203,9 @@ def _contents() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _operation(
-    operation: Operation, known: Mapping[tuple[str, Any], Any], schemas: Mapping[str, Any]
-) -> dict[str, Any]:
-    described: dict[str, Any] = {
+    operation: Operation, known: Mapping[tuple[str, Any], JsonSchema], schemas: JsonSchema
+) -> JsonObject:
+    described: JsonObject = {
         "summary": operation.summary,
         "operationId": _id_of(operation),
         "parameters": [
@@ -224,8 +228,8 @@ def _operation(
     return described
 
 
-def _responses(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[str, Any]:
-    responses = {str(operation.status): _done(operation, known)}
+def _responses(operation: Operation, known: Mapping[tuple[str, Any], JsonSchema]) -> JsonObject:
+    responses: JsonObject = {str(operation.status): _done(operation, known)}
     if operation.media == EVENTS and operation.method == "GET":
         responses["204"] = {"description": "The run has ended, and no event is left"}
     refusals = {400, 503, *operation.refusals}
@@ -242,8 +246,8 @@ def _responses(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> di
     return responses
 
 
-def _done(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[str, Any]:
-    content: dict[str, Any] = {JSON: {}}
+def _done(operation: Operation, known: Mapping[tuple[str, Any], JsonSchema]) -> JsonObject:
+    content: JsonObject = {JSON: {}}
     if operation.answer is not None:
         content = {JSON: {"schema": known["answer", operation.answer]}}
         if operation.path in _STREAMED:
@@ -253,15 +257,15 @@ def _done(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[st
     elif operation.media == FILE:
         kinds = (FILE, "image/gif", "image/jpeg", "image/png", "image/webp")
         content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
-    done: dict[str, Any] = {"description": _DONE[operation.status], "content": content}
+    done: JsonObject = {"description": _DONE[operation.status], "content": content}
     if operation.status == 201:
         done["headers"] = {"Location": {"required": True, "schema": {"type": "string"}}}
     return done
 
 
-def _event(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[str, Any]:
+def _event(operation: Operation, known: Mapping[tuple[str, Any], JsonSchema]) -> JsonSchema:
     """Return the schema of each event of a stream."""
-    data: dict[str, Any] = {"type": "string", "contentMediaType": JSON}
+    data: JsonSchema = {"type": "string", "contentMediaType": JSON}
     if operation.method != "GET":
         return {"type": "object", "properties": {"data": data}, "required": ["data"]}
     data["contentSchema"] = known["answer", RuntimeEvent]
@@ -269,13 +273,13 @@ def _event(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[s
     return {"type": "object", "properties": fields, "required": ["event", "data"]}
 
 
-def _path_parameters(operation: Operation) -> Iterable[dict[str, Any]]:
+def _path_parameters(operation: Operation) -> Iterable[JsonObject]:
     for name in path_names(operation.path):
         schema = {"type": "string", "minLength": 1}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _query_parameters(schema: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _query_parameters(schema: JsonSchema) -> Iterable[JsonObject]:
     required = schema.get("required", ())
     for name, each in schema.get("properties", {}).items():
         choices = [one for one in each.get("anyOf", [each]) if one.get("type") != "null"]
@@ -287,16 +291,16 @@ def _query_parameters(schema: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield {"name": name, "in": "query", "required": name in required, "schema": plain}
 
 
-def _headers(operation: Operation) -> Iterable[dict[str, Any]]:
+def _headers(operation: Operation) -> Iterable[JsonObject]:
     if operation.method == "POST":
-        schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255}
+        schema: JsonSchema = {"type": "string", "minLength": 1, "maxLength": 255}
         yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}
     elif operation.media == EVENTS:
         schema = {"type": "string", "pattern": "^[0-9]{1,18}$"}
         yield {"name": "Last-Event-ID", "in": "header", "required": False, "schema": schema}
 
 
-def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolved(schema: JsonSchema, schemas: JsonSchema) -> JsonSchema:
     return schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode, PermissionDeniedError, TaskError
+from agent_core.text.json_text import JsonSchema
 from agent_core.tools.schema import Arguments
 from agent_core.types import EventLevel, EventType, Frozen, SafeId, UtcDatetime
 
@@ -231,7 +232,7 @@ class ReopenStep(Arguments):
     reason: Text | None = None
 
 
-def _drop_discriminator(schema: dict[str, Any]) -> None:
+def _drop_discriminator(schema: JsonSchema) -> None:
     """Each kind names its `op`; the table of kinds is no JSON Schema and costs tokens."""
     schema.pop("discriminator", None)
 

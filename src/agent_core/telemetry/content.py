@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from agent_core.telemetry import names
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     ArtifactRefBlock,
     CitationBlock,
@@ -40,10 +41,10 @@ def encode(value: Any, clean: Clean) -> str:
     return json.dumps(clean(value), ensure_ascii=False, default=str)
 
 
-def sent(request: ModelRequest) -> dict[str, Any]:
+def sent(request: ModelRequest) -> JsonObject:
     """Return the contents of a request: the conversation, the system prompt, the tools."""
     messages = [{"role": each.role, "parts": parts_of(each.content)} for each in request.messages]
-    facts: dict[str, Any] = {names.INPUT_MESSAGES: messages}
+    facts: JsonObject = {names.INPUT_MESSAGES: messages}
     if request.system:
         facts[names.SYSTEM_INSTRUCTIONS] = [
             {"type": "text", "content": block.content} for block in request.system
@@ -61,17 +62,17 @@ def sent(request: ModelRequest) -> dict[str, Any]:
     return facts
 
 
-def output_messages(reply: ModelCompleted) -> list[dict[str, Any]]:
+def output_messages(reply: ModelCompleted) -> list[JsonObject]:
     """Return a model's reply as messages."""
     parts = parts_of(reply.content)
-    shown = {part.get("id") for part in parts if part["type"] == "tool_call"}
+    shown = [part.get("id") for part in parts if part["type"] == "tool_call"]
     missing = [call for call in reply.tool_calls if call.tool_call_id not in shown]
     parts += [_call(call.tool_call_id, call.name, call.arguments) for call in missing]
     reason = FINISH_REASONS.get(reply.stop_reason, reply.stop_reason)
     return [{"role": "assistant", "parts": parts, "finish_reason": reason}]
 
 
-def parts_of(content: Iterable[ContentBlock]) -> list[dict[str, Any]]:
+def parts_of(content: Iterable[ContentBlock]) -> list[JsonObject]:
     """Return the blocks of a message as parts."""
     return [_part(block) for block in content]
 
@@ -87,7 +88,7 @@ def result_of(content: Sequence[ContentBlock]) -> Any:
             return parts_of(content)
 
 
-def _part(block: ContentBlock) -> dict[str, Any]:
+def _part(block: ContentBlock) -> JsonObject:
     match block:
         case TextBlock(text=text):
             return {"type": "text", "content": text}
@@ -112,5 +113,5 @@ def _part(block: ContentBlock) -> dict[str, Any]:
             return {"type": "artifact", "id": block.artifact_id, "mime_type": block.mime_type}
 
 
-def _call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+def _call(call_id: str, name: str, arguments: Any) -> JsonObject:
     return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments}

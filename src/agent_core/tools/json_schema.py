@@ -56,7 +56,7 @@ class BoundedValidator:
         SchemaUnusableError: the schema is not admitted.
     """
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: JsonSchema) -> None:
         _check_plain(schema, 0)
         try:
             size = len(orjson.dumps(schema))
@@ -103,7 +103,7 @@ class BoundedValidator:
         self._end = time.thread_time() + seconds
         yield from self._validator.iter_errors(value)
 
-    def takes(self, value: Any, schema: Mapping[str, Any]) -> bool:
+    def takes(self, value: Any, schema: JsonSchema) -> bool:
         """Return whether a part of the schema accepts the value."""
         self._end = time.thread_time() + CHECK_SECONDS
         return self._validator.evolve(schema=schema).is_valid(value)
@@ -252,12 +252,12 @@ _SIMPLE: Mapping[str, Callable[[object], bool]] = {
 """Words with the same meaning in these dialects and without references, and their values."""
 
 
-def whole_schema(schema: Mapping[str, Any]) -> JsonSchema:
+def whole_schema(schema: JsonSchema) -> JsonSchema:
     """The schema of arguments as providers want it: they refuse one without these two words."""
     return {"type": "object", "properties": {}, **schema}
 
 
-def check_arguments_schema(schema: Mapping[str, Any]) -> None:
+def check_arguments_schema(schema: JsonSchema) -> None:
     """Make sure that a schema can be met by named arguments.
 
     Raises:
@@ -268,7 +268,7 @@ def check_arguments_schema(schema: Mapping[str, Any]) -> None:
     properties, required = schema.get("properties"), schema.get("required")
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     if is_closed and isinstance(properties, dict) and isinstance(required, list):
-        known = cast("dict[str, Any]", properties)
+        known = cast("JsonSchema", properties)
         for name in cast("list[str]", required):
             if name not in known:
                 raise SchemaUnusableError(
@@ -299,7 +299,7 @@ def _check_plain(value: object, depth: int) -> None:
         _check_plain(part, depth + 1)
 
 
-def _dialect(schema: Mapping[str, Any]) -> Any:
+def _dialect(schema: JsonSchema) -> Any:
     from jsonschema import Draft202012Validator  # noqa: PLC0415
     from jsonschema.validators import validator_for  # noqa: PLC0415
 
@@ -380,21 +380,21 @@ def _check_graph(schema: JsonSchema, dialect: Any) -> None:
         raise SchemaUnusableError("a $ref in it leads back to itself") from None
 
 
-def _applied_in_place(node: Mapping[str, Any]) -> Iterator[object]:
+def _applied_in_place(node: JsonSchema) -> Iterator[object]:
     """The schemas that are applied to the very value that this one is applied to."""
     for key in ("allOf", "anyOf", "oneOf"):
         yield from cast("list[object]", node.get(key, []))
     yield from (node[key] for key in ("not", "if", "then", "else") if key in node)
     for key in ("dependentSchemas", "dependencies"):
-        yield from cast("dict[str, object]", node.get(key, {})).values()
+        yield from cast("JsonSchema", node.get(key, {})).values()
 
 
-def _check_patterns(nodes: Iterable[Mapping[str, Any]]) -> None:
+def _check_patterns(nodes: Iterable[JsonSchema]) -> None:
     """Patterns have to compile; where names are matched by another library, they are plain."""
     known = list(nodes)
     must_be_plain = any("unevaluatedProperties" in node for node in known)
     for node in known:
-        named = cast("dict[str, Any]", node.get("patternProperties", {}))
+        named = cast("JsonSchema", node.get("patternProperties", {}))
         if must_be_plain and not all(re.fullmatch(_PLAIN_PATTERN, each) for each in named):
             message = "it has unevaluatedProperties beside a pattern of names that is not plain"
             raise SchemaUnusableError(message)

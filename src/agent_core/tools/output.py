@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.text import plural, shorten_text
+from agent_core.text.json_text import JsonSchema
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
 from agent_core.tools.output_functions import (
@@ -84,7 +85,7 @@ class ExpectedOutput:
         self.check: TypeAdapter[Any] | BoundedValidator
         try:
             if isinstance(output_type, Mapping):
-                self.schema = dict(cast("Mapping[str, Any]", output_type))
+                self.schema = dict(cast("JsonSchema", output_type))
                 self.name = name or str(self.schema.get("title") or _WRAPPED)
                 self.check = BoundedValidator(self.schema)
             else:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from agent_core.assets import load_schemas
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.text.json_text import JsonSchema
 from agent_core.tools.json_schema import (
     BoundedValidator,
     CheckTooSlowError,
@@ -101,7 +102,7 @@ def _shown(schema: Json) -> Json:
     return shown
 
 
-def small_schema(schema: Mapping[str, Any]) -> Json:
+def small_schema(schema: JsonSchema) -> Json:
     """Return `schema` without the parts that cost tokens and carry no information.
 
     Titles go, `$ref` is put in place unless it is recursive, and an optional property loses its
@@ -196,7 +197,7 @@ class SchemaCheck:
         fills_in: absent arguments get the defaults of the schema.
     """
 
-    def __init__(self, tool: str, schema: Mapping[str, Any], *, fills_in: bool = False) -> None:
+    def __init__(self, tool: str, schema: JsonSchema, *, fills_in: bool = False) -> None:
         self._tool = tool
         self._schema = dict(schema)
         self._fills_in = fills_in

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from agent_core.text.json_text import JsonSchema
 from agent_core.types.content import ContentBlock, ErrorPayload, Frozen, Role, Usage
 from agent_core.types.options import OutputMode, ReasoningEffort
 from agent_core.types.tools import ToolCall, ToolDefinition
@@ -80,7 +81,7 @@ class OutputFormat(Frozen):
 
     name: str
     description: str = ""
-    output_schema: dict[str, Any]
+    output_schema: JsonSchema
     mode: OutputMode = "auto"
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypeVar
 
+from agent_core.text.json_text import JsonSchema
 from agent_core.types.content import Frozen, RunMode
 from agent_core.types.memory_scopes import checked_scope
 
@@ -130,7 +131,7 @@ class StoredOptions(Frozen):
     model: str | dict[str, Any] | None = None
     tools: list[str] | None = None
     disabled_tools: list[str] = []
-    output_schema: dict[str, Any] | None = None
+    output_schema: JsonSchema | None = None
     output_name: str | None = None
     output_mode: OutputMode = "auto"
     output_retries: Annotated[int, Field(ge=0, le=100)] = 2

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from agent_core.text.json_text import JsonSchema
 from agent_core.types.content import Frozen, SafeId
 from agent_core.types.tools import CommandViews, Decision, ToolPermission
 
@@ -144,7 +145,7 @@ class ElicitationRequest(Frozen):
     mode: Literal["form", "url"]
     purpose: Literal["question", "login"] = "question"
     message: str
-    requested_schema: dict[str, Any] | None = None
+    requested_schema: JsonSchema | None = None
     url: str | None = None
     host: str | None = None
 

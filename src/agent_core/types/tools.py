@@ -9,6 +9,7 @@ import orjson
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode
+from agent_core.text.json_text import JsonSchema
 from agent_core.types.content import (
     ContentBlock,
     ErrorPayload,
@@ -52,9 +53,7 @@ class ToolDefinition(Frozen):
 
     name: ToolName
     description: str
-    input_schema: dict[str, Any] = Field(
-        default_factory=lambda: {"type": "object", "properties": {}}
-    )
+    input_schema: JsonSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
     permission: ToolPermission = ToolPermission.WRITE
     tags: set[str] = set()
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -66,7 +65,7 @@ class ToolDefinition(Frozen):
             *,
             name: str,
             description: str,
-            input_schema: dict[str, Any] = ...,
+            input_schema: JsonSchema = ...,
             permission: ToolPermission | Literal["readonly", "write"] = ...,
             tags: set[str] = ...,
             metadata: dict[str, Any] = ...,

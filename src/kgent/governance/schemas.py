@@ -18,12 +18,10 @@ import yaml
 from agent_core.config.problems import parse_json
 from agent_core.errors import AgentCoreError
 from agent_core.text import bounded_line, plural
+from agent_core.text.json_text import JsonObject, JsonSchema
 from agent_core.tools.files import open_file
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError
 from kgent.config.models import DeliverableSpec
-
-Schema = Mapping[str, Any]
-
 
 MAX_CHECKED_BYTES = 64 * 2**20
 MAX_YAML_BYTES = 4 * 2**20
@@ -62,7 +60,7 @@ def content_format(spec: DeliverableSpec) -> Literal["json", "yaml", "csv"] | No
     return _CONTENT_TYPES.get(declared) or _SUFFIXES.get(PurePosixPath(spec.path).suffix.lower())
 
 
-def find_fault(path: Path, spec: DeliverableSpec, schema: Schema) -> str | None:
+def find_fault(path: Path, spec: DeliverableSpec, schema: JsonSchema) -> str | None:
     """Return the first problem of a file's content in one line; None if it fits.
 
     Args:
@@ -175,14 +173,14 @@ def _count_nodes(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
 # --- tables -------------------------------------------------------------------------------------
 
 
-def _table_faults(schema: Schema, path: Path) -> Iterator[str]:
+def _table_faults(schema: JsonSchema, path: Path) -> Iterator[str]:
     is_list = schema.get("type") == "array"
     items: object = schema.get("items")
     row_schema = schema
     if is_list:
-        row_schema = cast("Schema", items) if isinstance(items, dict) else dict[str, Any]()
+        row_schema = cast("JsonSchema", items) if isinstance(items, dict) else {}
     while isinstance(part := _find_part(schema, row_schema.get("$ref")), dict):  # cannot loop
-        row_schema = cast("Schema", part)
+        row_schema = cast("JsonSchema", part)
     if path.stat().st_size > MAX_CHECKED_BYTES:
         reason = f"it has more than {MAX_CHECKED_BYTES:,} bytes; a schema checks no more"
         raise _InvalidContentError(reason)
@@ -206,23 +204,23 @@ def _table_faults(schema: Schema, path: Path) -> Iterator[str]:
             raise _InvalidContentError(f"line {lines.line_num}: it is not CSV: {error}") from None
 
 
-def _header_faults(schema: Schema, columns: list[str]) -> Iterator[str]:
+def _header_faults(schema: JsonSchema, columns: list[str]) -> Iterator[str]:
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise _InvalidContentError(f"it has a column twice: {bounded_line(', '.join(twice))}")
     required = cast("Iterable[str]", schema.get("required", ()))
     if missing := [name for name in required if name not in columns]:
         raise _InvalidContentError(f"it lacks the columns: {', '.join(missing)}")
-    known = cast("Mapping[str, Any]", schema.get("properties", {}))
+    known = cast("JsonSchema", schema.get("properties", {}))
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     if is_closed and (more := [name for name in columns if name not in known]):
         yield f"columns that the schema does not have: {bounded_line(', '.join(more))}"
 
 
 def _rows(
-    lines: Any, columns: list[str], schema: Schema, *, root: Schema
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines: Any, columns: list[str], schema: JsonSchema, *, root: JsonSchema
+) -> Iterator[tuple[int, JsonObject]]:
     """Yield the number of each row's last line, and its values by column."""
-    properties = cast("Mapping[str, Any]", schema.get("properties", {}))
+    properties = cast("JsonSchema", schema.get("properties", {}))
     types = [_types_of(properties.get(name), root) for name in columns]
     for values in lines:
         if not values:
@@ -235,14 +233,14 @@ def _rows(
         yield lines.line_num, dict(zip(columns, read, strict=True))
 
 
-def _types_of(schema: object, root: Schema) -> set[str]:
+def _types_of(schema: object, root: JsonSchema) -> set[str]:
     """Return the types that the values of a column may have according to its schema."""
     kinds, seen, waiting = set[str](), set[int](), [schema]
     while waiting:
         part = waiting.pop()
-        if not isinstance(part, Mapping) or id(cast("Schema", part)) in seen:
+        if not isinstance(part, Mapping) or id(cast("JsonSchema", part)) in seen:
             continue
-        table = cast("Schema", part)
+        table = cast("JsonSchema", part)
         seen.add(id(table))
         if "type" in table:
             named: object = table["type"]
@@ -261,14 +259,14 @@ def _type_of(value: object) -> str:
     return "number" if isinstance(value, int | float) else "string"
 
 
-def _find_part(root: Schema, place: object) -> Any:
+def _find_part(root: JsonSchema, place: object) -> Any:
     """Return the part of a schema that a reference like `#/$defs/row` names; None for others."""
     if not isinstance(place, str) or not place.startswith("#/"):
         return None
     found: Any = root
     for word in place.removeprefix("#/").split("/"):
         name = unquote(word).replace("~1", "/").replace("~0", "~")
-        found = cast("Schema", found).get(name) if isinstance(found, Mapping) else None
+        found = cast("JsonSchema", found).get(name) if isinstance(found, Mapping) else None
     return found
 
 

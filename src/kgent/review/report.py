@@ -3,17 +3,17 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, tables
 from agent_core.tools.files import open_file
 from kgent.errors import sandbox_error
 from kgent.records.conversation import CONVERSATION_FILE
@@ -128,7 +128,7 @@ def read_answer(report: RunReport) -> str | None:
     return find_answer(raw.decode("utf-8", "replace"))
 
 
-def read_messages(root: Path) -> list[dict[str, Any]] | None:
+def read_messages(root: Path) -> list[JsonObject] | None:
     """Read the conversation of a run folder; None if there is none, or if it is too large.
 
     A line that is no JSON object becomes the text `other` of a message.
@@ -137,21 +137,19 @@ def read_messages(root: Path) -> list[dict[str, Any]] | None:
         raw = read_whole(root / CONVERSATION_FILE, MAX_CONVERSATION_BYTES)
     except (OSError, ValueError, AgentCoreError):
         return None
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for line in raw.splitlines():
         one: object = None
         with suppress(ValueError, RecursionError):
             one = json.loads(line)
-        other = {"other": line.decode("utf-8", "backslashreplace")}
-        found.append(cast("dict[str, Any]", one) if isinstance(one, dict) else other)
+        other: JsonObject = {"other": line.decode("utf-8", "backslashreplace")}
+        found.append(cast("JsonObject", one) if isinstance(one, dict) else other)
     return found
 
 
-def message_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def message_blocks(message: JsonObject) -> list[JsonObject]:
     """Return the blocks of a message that may have any form."""
-    content: object = message.get("content")
-    blocks = cast("list[Any]", content) if isinstance(content, list) else []
-    return [block for block in blocks if isinstance(block, dict)]
+    return tables(message.get("content"))
 
 
 def explain_no_answer(report: RunReport) -> str:

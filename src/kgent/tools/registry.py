@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from agent_core.text.json_text import JsonSchema
 from agent_core.tools.registry import model_definition
 from agent_core.tools.schema import read_arguments
 from agent_core.types import ToolDefinition as CoreDefinition
@@ -44,7 +45,7 @@ class ToolDefinition:
 
     name: str
     description: str
-    input_schema: dict[str, Any]
+    input_schema: JsonSchema
     handler: ToolHandler
     action: ToolAction = "execute"
 

@@ -54,7 +54,7 @@ from agent_core.loading import installed_version
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import UnattendedError
 from agent_core.redaction import Redactor
-from agent_core.text.json_text import shown_json
+from agent_core.text.json_text import JsonSchema, shown_json
 from agent_core.tools.schema import read_arguments
 from agent_core.types import (
     ApprovalRecord,
@@ -279,7 +279,7 @@ class AgentServer:
         else:
             question.decide(decision_of(question.request, answer.action, answer.content))
 
-    def _form(self, question: ClientQuestion) -> tuple[str, dict[str, Any]]:
+    def _form(self, question: ClientQuestion) -> tuple[str, JsonSchema]:
         message, schema = form_of(question.request)
         return self._redactor.text(message), schema
 

@@ -1,12 +1,11 @@
 """Questions about calls as a form for the user of an MCP client, and what the form answers."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from agent_core.cli.question import fact_lines, is_remembered, what_lines
 from agent_core.permissions.request import MAX_REASON
 from agent_core.text import lines_of_diff, visible
-from agent_core.text.json_text import JsonValue
+from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
 DECISIONS = (Decision.ALLOW_ONCE, Decision.ALLOW_FOR_SESSION, Decision.DENY)
@@ -39,7 +38,7 @@ def words_of_question(request: PermissionRequest) -> str:
     return "\n".join(lines)
 
 
-def form_of(request: PermissionRequest) -> tuple[str, dict[str, Any]]:
+def form_of(request: PermissionRequest) -> tuple[str, JsonSchema]:
     """Return the message and the schema of the form that asks a question."""
     offered = decisions_of(request)
     schema = {

@@ -1,11 +1,12 @@
 """The tools that the server offers: their arguments, schemas and descriptions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mcp_types import Tool, ToolAnnotations
 from pydantic import BaseModel, Field
 
+from agent_core.text.json_text import JsonSchema
 from agent_core.tools.schema import Arguments, model_schema
 from agent_core.types import PermissionMode
 from agent_core.types.options import Dollars
@@ -104,7 +105,7 @@ _ERROR = {
 }
 
 
-def _result(required: Sequence[str], **more: dict[str, Any]) -> dict[str, Any]:
+def _result(required: Sequence[str], **more: JsonSchema) -> JsonSchema:
     """Return the schema of a result, which is an error instead if the call has failed.
 
     Clients check failed calls against it, too.
@@ -164,13 +165,13 @@ _WORKS = ToolAnnotations(
 _ENDS = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
-_OFFERS: Mapping[str, tuple[type[Arguments], str, dict[str, Any], ToolAnnotations]] = {
+_OFFERS: Mapping[str, tuple[type[Arguments], str, JsonSchema, ToolAnnotations]] = {
     "run": (RunArguments, "Run the agent", _RUN, _WORKS),
     "sessions_list": (ListSessions, "List sessions", _SESSIONS, _READS),
     "session_show": (ShowSession, "Show a session", _STORY, _READS),
     "cancel": (CancelRun, "Cancel a run", _CANCELLED, _ENDS),
 }
-_ON_REQUEST: Mapping[str, tuple[type[Arguments], str, dict[str, Any], ToolAnnotations]] = {
+_ON_REQUEST: Mapping[str, tuple[type[Arguments], str, JsonSchema, ToolAnnotations]] = {
     "approvals_list": (ListApprovals, "List open questions", _APPROVALS, _READS),
     "approval_answer": (AnswerApproval, "Answer a question", _RUN, _WORKS),
 }

@@ -331,11 +331,11 @@ price = {{ input = 3.0, output = 0.0 }}
 
 
 async def test_a_listed_model_costs_what_the_price_lists_say(home: Home, project: Path) -> None:
-    async with ModelServer([says("done", 1000, 100), says("done", 1000, 100)]) as server:
-        home.write_config(SERVED.format(name="gpt-4o", url=server.base_url("openai")))
-        async with AgentRuntime(project, home_dir=home.path) as made:
-            without = await made.run("hello")
-            within = await made.run("hello", budget=Budget(usd=1))
+    script = [says("done", 1000, 100), says("done", 1000, 100)]
+    listed = CONFIG.replace('name = "script"', 'name = "gpt-4o"')
+    async with runtime(home, project, script, config=listed) as made:
+        without = await made.run("hello")
+        within = await made.run("hello", budget=Budget(usd=1))
     assert without.cost == within.cost == pytest.approx(0.0035)
 
 

@@ -48,6 +48,23 @@ def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> 
     assert "modified b.txt" in shown
 
 
+def test_the_server_of_a_model_is_shown_where_its_name_does_not_say_it(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([]) as server:
+        url = server.base_url("openai")
+        keys = [
+            Key(READY, "/status" + ENTER),
+            Key(re.compile(r"instructions[\s\S]*" + READY), "/model openai:m" + ENTER),
+            Key(f"the next messages go to openai:m at {url}", "/model anthropic:claude" + ENTER),
+            Key(re.compile(r"go to anthropic:claude\s"), CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, "--model", "openai:gpt-5", columns=120)
+    shown = words(scene)
+    assert f"model openai:gpt-5 at {url}, as [model] base_url says" in shown
+    assert f"model openai:gpt-5 at {url} mode" in shown, "of /status"
+
+
 @pytest.mark.sweep
 def test_changes_that_git_ignores_are_counted(home: Home, project: Path) -> None:
     (project / ".gitignore").write_text("*.log\nkept.log\n")

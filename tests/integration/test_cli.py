@@ -95,6 +95,19 @@ def test_the_command_line_names_a_model_before_the_environment_and_the_file(
     assert "provider:name, such as openai:gpt-5" in wrong.stderr
 
 
+def test_a_run_says_at_which_server_a_named_model_is_if_the_name_does_not(
+    home: Home, project: Path
+) -> None:
+    at = ("run", "--path", str(project))
+    with ModelServer.in_thread(["one", "two", "three"]) as server:
+        url = server.base_url("openai")
+        by_file = soong_agent(configured(home, server), *at, "hi")
+        placed = soong_agent(home, *at, "--model", f"openai:gpt-5@{url}", "hi")
+        named = soong_agent(home, *at, "--model", "openai:gpt-5", "hi")
+    assert url not in by_file.stderr + placed.stderr
+    assert f"model openai:gpt-5 at {url}, as [model] base_url says" in named.stderr.splitlines()
+
+
 @pytest.mark.sweep
 def test_o3_a_file_means_its_folder_and_is_not_read(home: Home, project: Path) -> None:
     source = project / "src"

@@ -48,8 +48,7 @@ _FAMILIES: Mapping[str, re.Pattern[str]] = MappingProxyType(
         "google": re.compile(r"gemini-"),
     }
 )
-"""Beginnings of model names that only one vendor has, whose price applies at any address."""
-
+"""Beginnings of names that only one vendor's models have: its price applies behind a gateway."""
 
 _SEARCHES = "web_search_requests"
 """Name of the number of searches in a usage report's `server_tool_use`: Anthropic's."""
@@ -196,12 +195,15 @@ def is_configured(price: PriceConfig) -> bool:
 def may_have_price(model: ModelConfig) -> bool:
     """Return whether a price for this model may be found.
 
-    A server at a private address, or a program's own adapter, may use any names for its models:
-    only names that belong to one vendor are taken as that vendor's, behind a gateway.
+    A server at a private address may use any names for its models, and charges what its owner
+    says. At a public one that is not the provider's own, and of a program's own adapter, only names
+    that belong to one vendor are taken as that vendor's.
     """
-    if is_configured(model.price) or model.provider == "local" or _family(model):
+    if is_configured(model.price) or model.provider == "local":
         return True
-    return model.provider in _VENDORS and (not model.base_url or is_public(model.base_url))
+    if model.base_url and not is_public(model.base_url):
+        return False
+    return model.provider in _VENDORS or _family(model) is not None
 
 
 def _look_up(model: ModelConfig) -> Price | None:

@@ -34,7 +34,7 @@ from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_cod
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import finish_wishes
 from agent_core.config.databases import find_database_url
-from agent_core.config.load import resolve_model
+from agent_core.config.load import MODEL_VARIABLE, resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.history.words import CARRY_OUT
 from agent_core.permissions.questions import NOBODY
@@ -183,12 +183,14 @@ class Shown(Struct, dict=True):
     on_event: "Callable[[RuntimeEvent], Awaitable[None]] | None" = None
     notifier: "Notifier | None" = None
 
-    def begun(self, handle: "RunHandle") -> None:
-        """Show which session this is."""
+    def begun(self, handle: "RunHandle", server: str = "") -> None:
+        """Show which session this is, and the line about the server of the model, if any."""
         if self.events is not None:
             self.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
         self.session_id = handle.session_id
         self.view.session(handle.session_id)
+        if server:
+            self.terminal.line(visible(server, one_line=True), Style.DIM)
         for warning in handle.warnings:
             self.terminal.line(visible(warning), Style.WARN)
 
@@ -226,6 +228,7 @@ class Scene:
     ) -> None:
         self.options, self.begin, self.shown, self.interrupt = options, begin, shown, interrupt
         self.screen, self.asks_person, self._lines = screen, lines.is_terminal, lines
+        self.server = ""
         self._turn = asyncio.Lock()
         self.prompt = TerminalPrompt(screen, lines, echoes=not lines.is_terminal, turn=self._turn)
 
@@ -244,6 +247,10 @@ class Scene:
         What the user has asked to be remembered is carried out, and shown, before it is closed.
         """
         setup = read_command_setup(self.options.path, self.options.model)
+        if self.options.model or MODEL_VARIABLE in os.environ:
+            from agent_core.cli.placed import unnamed_server  # noqa: PLC0415 - few runs name one
+
+            self.server = unnamed_server(setup.config, self.options.model)
         opened = open_runtime(
             setup,
             permission_callback=self.prompt,
@@ -298,7 +305,7 @@ async def _run(scene: Scene) -> int:
     view = shown.view
     async with scene.open_runtime() as runtime:
         handle = await scene.begin(runtime)
-        shown.begun(handle)
+        shown.begun(handle, scene.server)
         if handle.status is RunStatus.WAITING:  # it was answered, and another process has it
             shown.terminal.line(CONTINUES_LATER % handle.session_id, Style.WARN)
             return COMPLETED

@@ -15,8 +15,18 @@ FORM = (
 _MODEL = (
     r"(?P<provider>[A-Za-z][\w.-]*):(?!//|@https?://)(?P<name>\S+?)(?:@(?P<base_url>https?://\S+))?"
 )
-_AN_ADDRESS = r"://|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)|@(//|\[)"
+_AN_ADDRESS = re.compile(
+    r"://|//|\\"  # no name has these
+    r"|@(h+t+p+s*|ttps?)([:;,./]|$)"  # http or https, misspelled or without its colon
+    r"|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)"
+    r"|@\["
+    r"|.@[\w-]+(\.[\w-]+)*\.[a-z]{2,}(/|$)"  # a host; a version ends in a digit
+    r"|.@[\w.-]+/v\d+/?$",
+    re.IGNORECASE,
+)
 """Matches text that looks like an address and must not be sent as part of the name."""
+
+_MOST_SHOWN = 200
 
 _FILE = r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)"
 """Model strings of providers whose models are files."""
@@ -33,8 +43,13 @@ def model_fields(text: str) -> dict[str, Any]:
         return {"provider": file["provider"], "name": Path(path).stem or path, "path": path}
     found = re.fullmatch(_MODEL, text.strip(), re.IGNORECASE)
     name = found["name"] if found else ""
-    if found is None or name.endswith("@") or re.search(_AN_ADDRESS, name, re.IGNORECASE):
-        shown = "it" if len(text) > 200 or "://" in text else repr(text)  # may hold a password
+    if found is None or name.endswith("@") or _AN_ADDRESS.search(name):
+        may_hold_password = len(text) > _MOST_SHOWN or "//" in text or text.count("@") > 1
+        shown = "it" if may_hold_password else repr(text)
+        if found is not None and "@" in name[1:-1]:
+            inside = "" if may_hold_password else f" in {shown}"
+            message = f"what follows the @{inside} is not an address http://host or https://host"
+            raise ValueError(f"cannot be used: {message}; {FORM}")
         raise ValueError(f"cannot be used: {shown} is not a model string; {FORM}")
     fields: dict[str, Any] = {"provider": provider_named(found["provider"]), "name": name}
     if found["base_url"]:

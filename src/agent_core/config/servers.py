@@ -50,6 +50,15 @@ def _split(place: str, standard: str) -> tuple[str, str]:
     return host, port if is_port else standard
 
 
+def shown_address(url: str) -> str:
+    """Return an address without what may be secret in it: the user, the password, the query."""
+    scheme, has_scheme, rest = url.strip().partition("://")
+    if not has_scheme:
+        scheme, rest = "", scheme
+    host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
+    return f"{scheme}{has_scheme}{host.rpartition('@')[2]}{slash if path else ''}{path}"
+
+
 def is_public(url: str) -> bool:
     """Return whether the host of an address is public, as far as this can be seen.
 

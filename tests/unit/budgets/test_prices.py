@@ -22,7 +22,8 @@ def model(provider: str, name: str, base_url: str | None = None, **fields: Any) 
     ("asked", "dollars"),
     [
         (model("openai", "gpt-4o"), 12.5),
-        (model("openai", "gpt-4o", PRIVATE), 12.5),  # a gateway
+        (model("openai", "gpt-4o", PRIVATE), None),  # whatever it calls so
+        (model("anthropic", "claude-sonnet-4-5", "http://models.lan"), None),
         (model("custom", "gpt-4o"), 12.5),
         (model("anthropic", "claude-sonnet-4-5"), 22.5),
         (model("gemini", "gemini-2.0-flash"), 0.5),

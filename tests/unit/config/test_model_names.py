@@ -37,6 +37,10 @@ READ: list[tuple[str, dict[str, str]]] = [
     ("local:/m/tiny.gguf", {"provider": "local", "name": "tiny", "path": "/m/tiny.gguf"}),
     ("scripted:/m/r.json", {"provider": "scripted", "name": "r", "path": "/m/r.json"}),
     ("my-own:x", {"provider": "my-own", "name": "x"}),
+    ("ollama:hf.co/a/b:Q4", {"provider": "ollama", "name": "hf.co/a/b:Q4"}),
+    ("openai:m@v1.2", {"provider": "openai", "name": "m@v1.2"}),
+    ("openai:m@latest", {"provider": "openai", "name": "m@latest"}),
+    ("openai:@cf/meta/llama-4", {"provider": "openai", "name": "@cf/meta/llama-4"}),
 ]
 
 MALFORMED = (
@@ -83,9 +87,42 @@ def test_what_is_no_model_string_gets_the_form_shown(text: str) -> None:
         build_config(None, text)
 
 
-def test_an_address_with_a_password_is_not_repeated() -> None:
+@together(
+    "address",
+    [
+        "http//",
+        "http//127.0.0.1:8000/v1",
+        "http:/127.0.0.1/v1",
+        "http:127.0.0.1",
+        "http;//host/v1",
+        "https",
+        "htp://host/v1",
+        "ttp//host/v1",
+        "HTTP//host",
+        "http:\\\\host\\v1",
+        "http://",
+        "gpu.example",
+        "gpu.example/v1",
+        "gpu/v1",
+    ],
+)
+def test_a_mistyped_address_is_no_part_of_the_name(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"follows the @.*is not an address http://host"):
+        build_config(None, f"openai:x@{address}")
+
+
+@together(
+    "address",
+    [
+        "ftp://me:hunter22@host",
+        "http//me:hunter22@host/v1",
+        "http:/me:hunter22@host",
+        "me:hunter22@host.example",
+    ],
+)
+def test_an_address_with_a_password_is_not_repeated(address: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_config(None, "openai:x@ftp://me:hunter22@host")
+        build_config(None, f"openai:x@{address}")
     assert "hunter22" not in caught.value.message
 
 

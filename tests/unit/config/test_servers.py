@@ -4,7 +4,7 @@ import pytest
 
 from agent_core.config.load import load_config, resolve_model
 from agent_core.config.models import ModelConfig, ModelProfile
-from agent_core.config.servers import is_public, ollama_address
+from agent_core.config.servers import is_public, ollama_address, shown_address
 from isolation import Home
 from tables import together
 
@@ -114,3 +114,17 @@ def test_the_limit_of_a_profile_follows_its_own_address(home: Home) -> None:
     assert resolve_model(config).first_byte_limit_ms == 600_000
     assert resolve_model(config, near).first_byte_limit_ms == 0
     assert resolve_model(config, near, {"timeout_ms": 7}).first_byte_limit_ms == 7
+
+
+@together(
+    ("url", "shown"),
+    [
+        ("http://me:hunter22@host:1/v1?key=abc#d", "http://host:1/v1"),
+        ("https://host/", "https://host"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
+        ("https://host/@cf/v1", "https://host/@cf/v1"),
+        ("host:1/v1", "host:1/v1"),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    assert shown_address(url) == shown

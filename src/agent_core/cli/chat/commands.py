@@ -20,10 +20,10 @@ from agent_core.cli.exit_codes import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.interruption import Interruption
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
 from agent_core.cli.nearby import short_id_of
+from agent_core.cli.placed import placed_model
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
-from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ErrorCode, describe_error
 from agent_core.history.figures import format_age
 from agent_core.history.reading import output_text
@@ -403,10 +403,10 @@ async def _model(chat: Chat, words: Sequence[str]) -> None:
     name = words[0] if words else await choose_model(chat)
     if name is None:
         return
-    resolve_model(chat.setup.config, name)
+    placed = placed_model(chat.setup.config, name)
     chat.model = name
     chat.line.refresh()
-    chat.terminal.line(f"the next messages go to {visible(chat.model_name, one_line=True)}")
+    chat.say(f"the next messages go to {placed}")
 
 
 async def _mode(chat: Chat, words: Sequence[str]) -> None:
@@ -637,7 +637,8 @@ def completion_values(chat: Chat) -> Mapping[str, Values]:
         return [("last", "the one used last"), *await _session_values(chat)]
 
     async def models(_: Sequence[str]) -> Sequence[tuple[str, str]]:
-        names = [chat.model_name, *chat.setup.config.model_overrides]
+        config = chat.setup.config
+        names = [chat.model_name, config.model.full_name, *config.model_overrides]
         return [(name, "") for name in dict.fromkeys(names)]
 
     def fixed(*values: tuple[str, str]) -> Values:

@@ -21,6 +21,7 @@ from agent_core.cli.chat.state import State, fit_state
 from agent_core.cli.chat.steering import Put, Steering, describe_left
 from agent_core.cli.children import Children
 from agent_core.cli.nearby import model_option, short_id_of
+from agent_core.cli.placed import unnamed_server
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
@@ -185,6 +186,8 @@ class Chat:
     def greet(self) -> None:
         """Show the project of the conversation, and how to learn more."""
         self.terminal.line(f"soong-agent, {self.model_name}", Style.BOLD)
+        if server := unnamed_server(self.setup.config, self.model):
+            self.say(visible(server, one_line=True), Style.DIM)
         self.terminal.line(str(self.setup.project), Style.DIM)
         self.terminal.line("/help lists the commands; Ctrl-D leaves", Style.DIM)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 from agent_core.cli.chat.conversation import Chat
+from agent_core.cli.placed import placed_model
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.history.figures import format_cost, format_tokens
@@ -37,7 +38,7 @@ async def show_status(chat: Chat) -> None:
 def _rows(chat: Chat, usage: Usage, path: list[Node], servers: str) -> Iterator[tuple[str, str]]:
     setup = chat.setup
     yield "version", f"soong-agent {installed_version() or '(not installed)'}"
-    yield "model", chat.model_name
+    yield "model", placed_model(setup.config, chat.model)
     yield "mode", chat.mode
     yield "project", str(setup.project)
     yield "session", chat.session_id if chat.has_sent else "new; it begins with the next message"

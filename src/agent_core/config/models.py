@@ -612,7 +612,7 @@ class AgentsConfig(Section):
     default_sub_agent_definition: str = "default_sub_agent"
     default_fork_agent_definition: str = "default_fork_agent"
     default_child_timeout_ms: Milliseconds = 600_000
-    max_child_timeout_ms: Milliseconds = 86_400_000
+    max_child_timeout_ms: Milliseconds = 3_600_000
     child_cancel_timeout_ms: Milliseconds = 30_000
     worker_pools: list[WorkerPoolConfig] = []
 

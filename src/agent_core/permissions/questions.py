@@ -102,13 +102,14 @@ class PermissionCallback(Protocol):
     """Asks the user: it is given a `PermissionRequest`, and returns the answer.
 
     It may be a coroutine function or a plain one, which runs in a thread. The answer is a
-    `PermissionDecision`, or the decision alone: `"allow_once"`, `"allow_for_session"`, `"deny"`.
+    `PermissionDecision`, or the decision alone: `"allow_once"`, `"allow_for_session"`, `"deny"`, or
+    `True` for once and `False` for deny.
     Whatever goes wrong in it counts as a deny, except `UnattendedError`.
     """
 
     def __call__(
         self, request: "PermissionRequest", /
-    ) -> "Awaitable[PermissionDecision | str] | PermissionDecision | str": ...
+    ) -> "Awaitable[PermissionDecision | str | bool] | PermissionDecision | str | bool": ...
 
 
 async def call_back(
@@ -128,11 +129,13 @@ async def call_back(
         answer = await answer
     if isinstance(answer, PermissionDecision):
         return answer
+    if isinstance(answer, bool):
+        return PermissionDecision(decision=Decision.ALLOW_ONCE if answer else Decision.DENY)
     with suppress(ValueError):
         return PermissionDecision(decision=Decision(answer))
     raise WrongAnswerError(
         f"the permission callback returned {shortened(repr(answer), 100)}; return a"
-        f" PermissionDecision, or one of {', '.join(Decision)}"
+        f" PermissionDecision, True, False, or one of {', '.join(Decision)}"
     )
 
 

@@ -225,8 +225,8 @@ async def _answers_none(request: PermissionRequest) -> None:
     return None
 
 
-def _answers_true(request: PermissionRequest) -> bool:
-    return True
+async def _answers_one(request: PermissionRequest) -> int:
+    return 1
 
 
 def _answers_at_once(request: PermissionRequest) -> Decision:
@@ -267,10 +267,24 @@ async def test_a_callback_may_be_any_callable_and_answer_with_the_decision_alone
     assert journal.kinds[-1] == "permission_decided"
 
 
+async def test_a_callback_may_answer_with_a_bool() -> None:
+    for answer, allows in ((True, True), (False, False)):
+        journal = Record()
+        guard = new_guard(lambda _, answer=answer: answer)
+        if allows:
+            await guard.require(CALL, TOOL, ASKS, RUN, journal)
+        else:
+            with pytest.raises(PermissionDeniedError):
+                await guard.require(CALL, TOOL, ASKS, RUN, journal)
+        assert journal.kinds == ["permission_requested", "permission_decided"]
+        decided = journal.events[-1][1]["decision"]
+        assert decided == ("allow_once" if allows else "deny")
+
+
 async def test_a_wrong_answer_says_what_to_return() -> None:
     journal = Record()
-    guard = new_guard(cast("PermissionCallback", _answers_true))
-    with pytest.raises(PermissionDeniedError, match="returned True; return a PermissionDecision"):
+    guard = new_guard(cast("PermissionCallback", _answers_one))
+    with pytest.raises(PermissionDeniedError, match="returned 1; return a PermissionDecision"):
         await guard.require(CALL, TOOL, ASKS, RUN, journal)
 
 
@@ -283,7 +297,7 @@ async def test_a_wrong_answer_says_what_to_return() -> None:
         _withdraws,
         _answers_another_string,
         _answers_none,
-        _answers_true,
+        _answers_one,
     ],
 )
 async def test_a_callback_that_fails_in_any_way_denies(

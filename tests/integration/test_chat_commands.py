@@ -33,11 +33,11 @@ def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> 
             Key(READY, "/diff" + ENTER),
             Key("not a git repository", "write" + ENTER),
             Key(AT_REST, "/status" + ENTER),
-            Key(re.compile(r"instructions +AGENTS\.md"), "/diff" + ENTER),
+            Key(re.compile(r"instructions +AGENTS\.md \(read\): the model sees"), "/diff" + ENTER),
             Key("2 files changed, +3 -1", "/diff b.txt" + ENTER),
             Key("1 file changed, +1 -1", "/clear" + ENTER),
             Key(re.compile(r"/resume sess_\w+ returns"), "/status" + ENTER),
-            Key("no AGENTS.md has been read", "/exit" + ENTER),
+            Key(re.compile(r"instructions +AGENTS\.md: the model sees the paths"), "/exit" + ENTER),
         ]
         scene = converse(home, project, server, keys, "--mode", "accept-edits")
     assert scene.code == 0

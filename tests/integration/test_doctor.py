@@ -599,3 +599,22 @@ def test_the_extensions_of_the_configuration_are_named(
     checks = examine()[1]
     assert "'notery' is not installed" in checks["configuration"]["text"]
     assert checks["extensions"]["text"].startswith("not checked")
+
+
+def test_the_instruction_files_are_named_with_what_the_model_sees_of_them(
+    home: Home, project: Path, examine: Examine
+) -> None:
+    def line() -> str:
+        return examine()[1]["instructions"]["text"]
+
+    with ModelServer.in_thread(lambda _: "pong") as server:
+        home.write_config(model(server.base_url("openai")))
+        assert line() == "no AGENTS.md or CLAUDE.md is found"
+        (project / "AGENTS.md").write_text("Be brief.\n")
+        (project / "sub").mkdir()
+        (project / "sub" / "CLAUDE.md").write_text("Be briefer.\n")
+        assert line().startswith("AGENTS.md, sub/CLAUDE.md: the model sees the paths")
+        preloaded = '[context]\ninstructions = "preloaded"\n'
+        home.write_config(model(server.base_url("openai")) + preloaded)
+        assert line().startswith("AGENTS.md: in the prompt")
+        assert "; sub/CLAUDE.md: the model sees the paths" in line()

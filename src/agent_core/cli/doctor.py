@@ -19,6 +19,7 @@ from agent_core.cli.databases import examine_file, examine_home, examine_secrets
 from agent_core.cli.exit_codes import INTERRUPTED
 from agent_core.cli.findings import Finding, show_findings
 from agent_core.cli.first_start import cure_of, find_models
+from agent_core.cli.instruction_files import describe_instructions
 from agent_core.cli.layout import window_size
 from agent_core.cli.options import Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
@@ -102,6 +103,7 @@ async def _examine(options: Options) -> list[Finding]:
             asyncio.to_thread(_examine_database, setup),
             asyncio.to_thread(_examine_home, setup),
             asyncio.to_thread(_examine_memory, setup),
+            asyncio.to_thread(_examine_instructions, setup),
         )
         secrets = config_secrets(setup.config, environ=os.environ) if setup else {}
 
@@ -506,3 +508,15 @@ def _examine_memory(setup: Setup | None) -> list[Finding]:
         text += f"; unreadable: {plural(len(known.problems), 'file')}"
         return [Finding(name, "remark", text, "see `soong-agent memory list`")]
     return [Finding(name, "ok", text)]
+
+
+def _examine_instructions(setup: Setup | None) -> list[Finding]:
+    """Name the instruction files, and what the model sees of them before it reads any."""
+    name = "instructions"
+    if setup is None:
+        return [_unknown(name)]
+    found = describe_instructions(setup)
+    if found.problems:
+        text = "; ".join(found.problems[:_MOST_PROBLEMS])
+        return [Finding(name, "remark", f"{text}: listed by path only", "correct the front matter")]
+    return [Finding(name, "ok", found.text or "no AGENTS.md or CLAUDE.md is found")]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 from agent_core.cli.chat.conversation import Chat
+from agent_core.cli.instruction_files import describe_instructions
 from agent_core.cli.placed import placed_model
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
@@ -26,8 +27,14 @@ async def show_status(chat: Chat) -> None:
         session = (await chat.runtime.replay_session(chat.session_id, 1, 0)).session
         if session.active_node_id:
             path = await chat.runtime.get_node_path(session.active_node_id)
+    read = {
+        str(node.metadata.get("path", ""))
+        for node in path
+        if node.node_type is NodeType.INSTRUCTION_CONTEXT
+    }
     servers = await asyncio.to_thread(_servers, chat.setup)
-    for name, value in _rows(chat, usage, path, servers):
+    files = await asyncio.to_thread(describe_instructions, chat.setup, read)
+    for name, value in _rows(chat, usage, servers, files.text):
         shown = visible(chat.clean(value), one_line=True)
         first, *rest = chat.terminal.wrap(f"{name:<{_NAMES}} {shown}")
         chat.terminal.line(first)
@@ -35,7 +42,7 @@ async def show_status(chat: Chat) -> None:
             chat.terminal.line(f"  {line}")
 
 
-def _rows(chat: Chat, usage: Usage, path: list[Node], servers: str) -> Iterator[tuple[str, str]]:
+def _rows(chat: Chat, usage: Usage, servers: str, files: str) -> Iterator[tuple[str, str]]:
     setup = chat.setup
     yield "version", f"soong-agent {installed_version() or '(not installed)'}"
     yield "model", placed_model(setup.config, chat.model)
@@ -53,13 +60,7 @@ def _rows(chat: Chat, usage: Usage, path: list[Node], servers: str) -> Iterator[
     yield "MCP servers", servers
     is_on = setup.config.memory.enabled and setup.memory_scope != MEMORY_OFF
     yield "memory", "on" if is_on else "off"
-    names = dict.fromkeys(
-        str(node.metadata.get("path", ""))
-        for node in path
-        if node.node_type is NodeType.INSTRUCTION_CONTEXT
-    )
-    read = short_line(", ".join(filter(None, names)), _MOST_NAMED)
-    yield "instructions", read or "no AGENTS.md has been read; /init writes one"
+    yield "instructions", files or "no AGENTS.md or CLAUDE.md is found; /init writes one"
 
 
 def _servers(setup: Setup) -> str:

@@ -30,6 +30,7 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from agent_core.callbacks import callback_problem
 from agent_core.errors import (
     AgentCoreError,
     CallChangedError,
@@ -238,6 +239,27 @@ _POINTS = tuple(
 def _overridden(kind: type[Extension]) -> tuple[str, ...]:
     """Return the names of the methods that a class defines anew."""
     return tuple(name for name in _POINTS if getattr(kind, name) is not getattr(Extension, name))
+
+
+_STREAM = Extension.wrap_model_call.__name__
+
+
+@cache
+def misfit_of_extension(kind: type[Extension]) -> str | None:
+    """Return which method of a class cannot be called as an extension's is, and why; None: none."""
+    for name in _overridden(kind):
+        own, base = inspect.getattr_static(kind, name), getattr(Extension, name)
+        if not inspect.isfunction(own):
+            continue
+        where = f"its method {name}"
+        if inspect.iscoroutinefunction(own) and not inspect.iscoroutinefunction(base):
+            cure = "as an async generator, with `yield`" if name == _STREAM else "without async"
+            return f"{where} is a coroutine; write {name} {cure}"
+        if inspect.iscoroutinefunction(base) and not inspect.iscoroutinefunction(own):
+            return f"{where} is not async; write `async def {name}`"
+        if problem := callback_problem(own, *inspect.signature(base).parameters):
+            return f"{where} {problem}"
+    return None
 
 
 class Extensions:

@@ -588,7 +588,15 @@ async def test_calls_that_are_no_generators_are_explained() -> None:
         ) -> Any:
             return proceed(request)
 
-    async with ScriptedRuntime(["done"], extensions=[Wrong()]) as runtime:
+    class Unclear(Extension):
+        def wrap_model_call(
+            self, context: ExtensionContext, request: ModelRequest, proceed: AskModel
+        ) -> Any:
+            return proceed(request), request
+
+    with pytest.raises(AgentCoreError, match="write wrap_model_call as an async generator"):
+        ScriptedRuntime(["done"], extensions=[Wrong()])
+    async with ScriptedRuntime(["done"], extensions=[Unclear()]) as runtime:
         with pytest.raises(RunError, match="write wrap_model_call as an async generator"):
             await runtime.run("go")
 

@@ -385,8 +385,8 @@ async def test_a_plain_function_that_says_that_it_reads_asks_nobody() -> None:
         ({"timeout_s": True}, "timeout_s is True"),
         ({"max_retries": -1}, "max_retries is -1"),
         ({"max_retries": 0.5}, "max_retries is 0.5"),
-        ({"is_enabled": True}, "is_enabled is True, which cannot be called"),
-        ({"prepare": "x"}, "prepare is 'x', which cannot be called"),
+        ({"is_enabled": True}, r"is_enabled must be a function of \(context\), not a bool"),
+        ({"prepare": "x"}, r"prepare must be a function of \(context\), not a str"),
     ],
 )
 def test_an_option_that_is_none_is_refused_where_the_tool_is_made(

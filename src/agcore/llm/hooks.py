@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 
 from agcore.llm.error import LlmError, OtherLlmError
 from agcore.llm.types import ChatRequest, ChatResponse
+from agent_core.callbacks import callback_problem
 from agent_core.redaction import Redactor, log_failure
 from agent_core.text import kind_of
 from agent_core.types import ToolCall, ToolResult, Usage
@@ -118,8 +119,9 @@ class HookExecutor:
         """
         if event not in frozenset(HookEvent):
             raise OtherLlmError(f"there is no event {event!r}; the events are in HookEvent")
-        if not callable(getattr(hook, "execute", None)):
-            what = kind_of(hook)
+        execute = getattr(hook, "execute", None)
+        if isinstance(hook, type) or callback_problem(execute, "context", needs_async=True):
+            what = f"the class {hook.__name__}" if isinstance(hook, type) else kind_of(hook)
             message = f"{what} is not a hook; give it a method `async def execute(self, context)`"
             raise OtherLlmError(message)
         self._hooks.setdefault(event, []).append((hook, guard))

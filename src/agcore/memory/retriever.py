@@ -1,7 +1,6 @@
 """The search for knowledge pages: by the words they share with a query, and by embeddings."""
 
 import asyncio
-import inspect
 import math
 from array import array
 from base64 import b64decode, b64encode
@@ -16,6 +15,7 @@ from agcore.memory.knowledge import KnowledgeStore, ScoredItem
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem
 from agent_core.aio.loops import LoopLock
+from agent_core.callbacks import check_callback, result_of
 
 Embed = Callable[[list[str]], Any]
 """Gives one vector for each text, all of one length: a coroutine function, or a plain one, which
@@ -60,6 +60,9 @@ class MemoryRetriever:
         config: limits of the results.
         embed: gives a vector for each of some texts, for example by a model's embeddings.
         vectors: keeps the vectors of pages; without it they are asked for anew in each process.
+
+    Raises:
+        ArgumentError: `embed` is no function of a list of texts.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class MemoryRetriever:
         embed: Embed | None = None,
         vectors: MemoryStore | None = None,
     ) -> None:
+        check_callback("embed", embed, "texts")
         self._knowledge = knowledge
         self._config = config or RetrieverConfig()
         self._vectors = None if embed is None else _PageVectors(embed, vectors)
@@ -163,12 +167,7 @@ class _PageVectors:
     async def _ask(self, texts: list[str]) -> list["array[float]"]:
         """Compute the vectors of texts, each of length 1."""
         try:
-            if inspect.iscoroutinefunction(self._embed):
-                given = await self._embed(texts)
-            else:
-                given = await asyncio.to_thread(self._embed, texts)
-                if inspect.isawaitable(given):
-                    given = await given
+            given = await result_of(self._embed, texts)
             vectors = await asyncio.to_thread(lambda: [_unit_vector(vector) for vector in given])
         except Exception as error:
             raise MemoryStorageError(f"the embeddings failed: {error}") from error

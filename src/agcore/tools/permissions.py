@@ -1,18 +1,21 @@
 """Permissions of tools: lists of names, and the engine's rules if the user can be asked."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agcore.tools.error import ToolPermissionError
+from agent_core.callbacks import check_callback
 from agent_core.config.models import PermissionsConfig
 from agent_core.config.paths import resolve_home
+from agent_core.errors import ArgumentError
 from agent_core.permissions import PermissionCallback, PermissionGuard
 from agent_core.permissions.guard import ToolLists, UserRules
 from agent_core.redaction import Redactor
+from agent_core.text import kind_of
 
 if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
@@ -41,6 +44,27 @@ class PermissionConfig:
     denied: frozenset[str] = frozenset()
     ask: PermissionCallback | None = None
     rules: PermissionsConfig = field(default_factory=PermissionsConfig)
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ArgumentError: one is of a wrong type, or `ask` cannot be called with a request.
+        """
+        for name in ("allowed", "denied"):
+            names: object = getattr(self, name)
+            if names is None and name == "allowed":
+                continue
+            if isinstance(names, str) or not isinstance(names, Collection):
+                raise ArgumentError(f"{name} is a set of names, not {kind_of(names)}", name)
+            for each in cast("Collection[object]", names):
+                if not isinstance(each, str):
+                    raise ArgumentError(f"{name} holds {kind_of(each)}, no name", name)
+            object.__setattr__(self, name, frozenset(cast("Collection[str]", names)))
+        if not isinstance(self.rules, PermissionsConfig):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+            reason = f"rules is a PermissionsConfig, not {kind_of(self.rules)}"
+            raise ArgumentError(reason, "rules")
+        check_callback("ask", self.ask, "request")
 
     @classmethod
     def allow_all(cls) -> "PermissionConfig":

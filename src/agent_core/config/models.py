@@ -280,6 +280,10 @@ class ModelConfig(Section):
             return validate(fields)
         if not callable(api_key):
             return validate(given)
+        from agent_core.callbacks import callback_problem  # noqa: PLC0415 - few models have one
+
+        if problem := callback_problem(api_key):
+            raise ValueError(f"api_key {problem}")
         if fields.get("api_key_env") is None:
             fields["api_key_env"] = ""  # not the variable of a service either
         made = validate(fields)

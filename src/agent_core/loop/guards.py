@@ -6,12 +6,13 @@ or sent. A guard that fails in any other way also stops the run.
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, overload
 
 from agent_core.aio import is_cancelled
+from agent_core.callbacks import check_callback, name_of
 from agent_core.errors import (
     RETRY,
     AgentCoreError,
@@ -154,16 +155,22 @@ def on_answer(
     return _decorated("answer", check, look_only=look_only)
 
 
+_CHECKED: Mapping[Point, str] = {
+    "message": "text",
+    "tool_call": "call",
+    "tool_result": "result",
+    "answer": "text",
+}
+"""The first argument of a guard at each point."""
+
+
 def _decorated(
     point: Point, check: Callable[..., Any] | None, *, look_only: bool
 ) -> RunGuard | Callable[[Any], RunGuard]:
     def decorate(function: Callable[..., Any]) -> RunGuard:
-        named: object = getattr(function, "func", function)  # the function wrapped by a partial
-        name = str(getattr(named, "__name__", type(named).__name__))
-        is_async = inspect.iscoroutinefunction(function)
-        if not (is_async or inspect.iscoroutinefunction(type(function).__call__)):
-            message = f"the guard {name} is not an async function; write `async def {name}`"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        takes = (_CHECKED[point], "context")
+        check_callback("check", function, *takes, least=1, needs_async=True)
+        name = name_of(function)
         return RunGuard(point=point, name=name, check=function, look_only=look_only)
 
     return decorate if check is None else decorate(check)

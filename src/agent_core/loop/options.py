@@ -20,9 +20,15 @@ from typing import (
 from pydantic import ValidationError
 from typing_extensions import TypeAliasType, TypeVar
 
+from agent_core.callbacks import callback_problem, name_of
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
-from agent_core.extensions import Extension, ExtensionContext, Extensions
+from agent_core.extensions import (
+    Extension,
+    ExtensionContext,
+    Extensions,
+    misfit_of_extension,
+)
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import kind_of, nearest
 from agent_core.tools.base import Concurrency, Tool, ToolContext
@@ -673,6 +679,10 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         AgentCoreError: `validation_error`: a field is invalid; the error names it.
     """
     tools = None if options.tools is None else _items("tools", options.tools)
+    if callable(options.instructions) and (
+        problem := callback_problem(options.instructions, "context")
+    ):
+        raise malformed_option("instructions", problem)
     model: object = as_model(options.model)
     if not (model is None or isinstance(model, str | ModelConfig)):
         reason = f"is 'provider:name', a ModelConfig or an adapter, not {kind_of(model)}"
@@ -837,8 +847,8 @@ def _metadata(given: object) -> dict[str, Any]:
 def _validators(given: object) -> list[Any]:
     validators = _items("output_validators", given)
     for each in validators:
-        if not callable(each):
-            raise malformed_option("output_validators", f"holds {kind_of(each)}, no function")
+        if problem := callback_problem(each, "value", "context", least=1):
+            raise malformed_option("output_validators", f"holds {name_of(each)}; one {problem}")
     return validators
 
 
@@ -865,6 +875,8 @@ def checked_extensions(given: Sequence[object]) -> list[Extension]:
             made = "an instance of a subclass of Extension"
             what = each.__name__ if isinstance(each, type) else kind_of(each)
             raise malformed_option("extensions", f"holds {what}; an extension is {made}")
+        if problem := misfit_of_extension(type(each)):
+            raise malformed_option("extensions", f"holds {kind_of(each)}, and {problem}")
     return [each for each in given if isinstance(each, Extension)]
 
 

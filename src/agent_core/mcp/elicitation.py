@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from agent_core.callbacks import result_of
 from agent_core.errors import ToolError
 from agent_core.redaction.shapes import kind_of_name
 from agent_core.text import shortened
@@ -13,8 +14,11 @@ from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
-ElicitationCallback = Callable[[ElicitationRequest], Awaitable[ElicitationAnswer]]
-"""Puts one question to the user. An exception, or a value of another type, cancels the question."""
+ElicitationCallback = Callable[
+    [ElicitationRequest], Awaitable[ElicitationAnswer] | ElicitationAnswer
+]
+"""Puts one question to the user; a function that is not async runs in a thread. An exception, or a
+value of another type, cancels the question."""
 
 MAX_MESSAGE_CHARS = 4000
 MAX_URL_CHARS = 8000
@@ -89,13 +93,13 @@ async def put_question(
     if callback is None:
         return ElicitationAnswer(action="decline")
     try:
-        answer = await callback(request)
+        answer = await result_of(callback, request)
     except asyncio.CancelledError:
         raise
     except Exception:
         logger.exception("the question of %s could not be put to the user", request.server_id)
         return _CANCELLED
-    if not isinstance(answer, ElicitationAnswer):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(answer, ElicitationAnswer):
         logger.warning("a question was answered with a %s", type(answer).__name__)
         return _CANCELLED
     if request.requested_schema is None or answer.action != "accept":

@@ -5,7 +5,6 @@ race then, and the first answer counts.
 """
 
 import asyncio
-import inspect
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from msgspec import Struct
 
 from agent_core.aio import TimeLimit, finish_uncancelled
+from agent_core.callbacks import result_of
 from agent_core.errors import (
     CallChangedError,
     ErrorCode,
@@ -122,11 +122,7 @@ async def call_back(
     """
     from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
-    answer = (
-        callback(request) if _is_async(callback) else await asyncio.to_thread(callback, request)
-    )
-    if inspect.isawaitable(answer):
-        answer = await answer
+    answer = await result_of(callback, request)
     if isinstance(answer, PermissionDecision):
         return answer
     if isinstance(answer, bool):
@@ -137,11 +133,6 @@ async def call_back(
         f"the permission callback returned {shortened(repr(answer), 100)}; return a"
         f" PermissionDecision, True, False, or one of {', '.join(Decision)}"
     )
-
-
-def _is_async(callback: object) -> bool:
-    call = getattr(type(callback), "__call__", None)  # noqa: B004 - it may be a coroutine function
-    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(call)
 
 
 _LATE = "the question was not answered in time"

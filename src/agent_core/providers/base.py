@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
 
+from agent_core.callbacks import callback_problem
 from agent_core.config.models import ModelConfig
 from agent_core.config.services import COMPATIBLE, provider_named
 from agent_core.errors import ConfigError, ErrorCode
@@ -168,12 +169,11 @@ class ProviderRegistry:
                 f"the provider key {key!r} is registered already; choose another key",
                 details={"provider": key},
             )
-        if not callable(factory):
+        if problem := callback_problem(factory, "config", may_be_class=True):
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"the factory of provider {key!r} is {kind_of(factory)}, which cannot "
-                "be called; register a function or a class that takes a ModelConfig and returns an "
-                "adapter",
+                f"the factory of provider {key!r} {problem}; register a function or a class that"
+                " takes a ModelConfig and returns an adapter",
                 details={"provider": key},
             )
         self._registered[key] = factory

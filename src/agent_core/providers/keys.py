@@ -1,20 +1,20 @@
 """Keys: from a variable, or from a callable or a command that is asked again before they expire."""
 
 import asyncio
-import inspect
 import json
 import os
 import re
 import signal
 import time
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, cast
 
 from msgspec import Struct
 
+from agent_core.callbacks import result_of
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.failures import Called, CallError
@@ -110,14 +110,7 @@ class HeldKey:
         return held
 
     async def _given(self) -> object:
-        source = self._source
-        is_async = inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(
-            getattr(source, "__call__", None)  # noqa: B004 - an object with an async method
-        )
-        given: object = source() if is_async else await asyncio.to_thread(source)
-        if inspect.isawaitable(given):
-            given = await cast("Awaitable[object]", given)
-        return given
+        return await result_of(self._source)
 
 
 def _held(given: object) -> _Held:

@@ -75,6 +75,22 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     default_snapshots: Literal["off", "turn"] = "off"
     telemetry: "Telemetry | Literal[False] | None" = None
 
+    def __post_init__(self) -> None:
+        """Check the functions and the extensions of the program.
+
+        Raises:
+            AgentCoreError: `validation_error`: one cannot be called as it will be.
+        """
+        if self.permission_callback is not None or self.elicitation_callback is not None:
+            from agent_core.callbacks import check_callback  # noqa: PLC0415 - few have any
+
+            check_callback("permission_callback", self.permission_callback, "request")
+            check_callback("elicitation_callback", self.elicitation_callback, "request")
+        if self.extensions:
+            from agent_core.loop.options import checked_extensions  # noqa: PLC0415 - likewise
+
+            checked_extensions(self.extensions)
+
     def __repr__(self) -> str:  # the address of a database may hold a password
         return f"RuntimeOptions(project_dir={str(self.project_dir)!r})"
 

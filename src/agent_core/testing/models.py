@@ -1,14 +1,13 @@
 """A model made of a function, and the switch that keeps real models out of a test run."""
 
-import inspect
 import os
 from contextlib import AbstractContextManager, ExitStack
 
+from agent_core.callbacks import callback_problem
 from agent_core.config.models import RetryConfig
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import ArgumentError
 from agent_core.providers.base import ALLOW_REAL_MODELS
 from agent_core.providers.scripted import Answer, ScriptedProvider
-from agent_core.text import kind_of
 
 
 def function_model(
@@ -24,21 +23,10 @@ def function_model(
         retry: as for `ScriptedProvider`.
 
     Raises:
-        AgentCoreError: `validation_error`: it cannot be called with one request.
+        ArgumentError: it cannot be called with one request.
     """
-    problem = None
-    if not callable(answer):
-        problem = f"it is {kind_of(answer)}, which cannot be called"
-    else:
-        try:
-            inspect.signature(answer).bind(None)
-        except TypeError as error:
-            problem = f"it is called with one request, and {error}"
-        except ValueError:  # a builtin without a signature
-            pass
-    if problem is not None:
-        message = f"the function of a model cannot be used: {problem}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    if problem := callback_problem(answer, "request"):
+        raise ArgumentError(f"answer {problem}", "answer")
     made = ScriptedProvider(answer, provider=provider)
     made.retry = retry or made.retry
     return made

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from pydantic import ValidationError
 
+from agent_core.callbacks import callback_problem
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import (
     Action,
@@ -233,5 +234,5 @@ def _check_options(
         case _:
             raise UnfitError(f"max_retries is {max_retries!r}; give a number from 0 on")
     for name, function in (("is_enabled", is_enabled), ("prepare", prepare)):
-        if function is not None and not callable(function):
-            raise UnfitError(f"{name} is {function!r}, which cannot be called")
+        if function is not None and (problem := callback_problem(function, "context")):
+            raise UnfitError(f"{name} {problem}")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import orjson
 
+from agent_core.callbacks import callback_problem
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.text import kind_of, shorten_name, shortened
+from agent_core.text import shorten_name, shortened
 from agent_core.tools.base import (
     Action,
     AskAgent,
@@ -61,9 +62,9 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         ConfigError: `validation_error`; the handler cannot be called as one, or the input schema
             cannot be used.
     """
-    problem = None
-    if not callable(handler):
-        problem = f"it is {kind_of(handler)}, which cannot be called"
+    problem = callback_problem(handler, "arguments", "context")
+    if problem is not None:
+        problem = f"it {problem}"
     elif is_generator(handler):
         problem = "it is a generator; return a list of what it gives"
     else:
@@ -73,11 +74,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         )
 
         try:
-            signature = inspect.signature(handler)
-            signature.bind({}, None)
-            require_writable_return(handler, signature)
-        except TypeError as error:
-            problem = f"it is called with (arguments, context), and {error}"
+            require_writable_return(handler, inspect.signature(handler))
         except UnfitError as error:
             problem = str(error)
         except ValueError:  # a builtin without a signature

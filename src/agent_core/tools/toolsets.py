@@ -10,6 +10,7 @@ from typing import Any
 
 from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import HomeLoop
+from agent_core.callbacks import check_callback
 from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode, ToolError
 from agent_core.text import kind_of
 from agent_core.tools.base import Tool
@@ -51,10 +52,14 @@ class Toolset:
     ) -> None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
             raise ArgumentError(f"the name of a toolset is a text, not {kind_of(name)}", "name")
+        if isinstance(tools, str) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
+            raise ArgumentError(f"tools of a toolset is a list, not {kind_of(tools)}", "tools")
+        if not isinstance(filter, Collection) or isinstance(filter, str):
+            check_callback("filter", filter, "definition")
         self.name = name
         self.tools = list(tools)
         self.prefix = prefix
-        self.filter = filter
+        self.filter: ToolFilter | None = filter
         self._users = 0
         self._is_open = False
         self._turn = asyncio.Lock()

@@ -52,7 +52,7 @@ class IsNotAsync:
         return HookResult.allow()
 
 
-BROKEN = [Breaks(), Returns(None), Returns(True), IsNotAsync()]
+BROKEN = [Breaks(), Returns(None), Returns(True)]
 
 
 def guarded(event: HookEvent, hook: Hook | None = None) -> HookExecutor:
@@ -198,6 +198,11 @@ async def test_a_block_before_a_tool_answers_the_call_and_those_behind_a_write()
     assert (a, b, c, a_error) == (False, True, True, None)
     assert b_error is not None
     assert (b_error.code, "not b" in b_error.message) == ("permission_denied", True)
+
+
+def test_a_hook_that_cannot_be_awaited_is_refused() -> None:
+    with pytest.raises(LlmError.Other, match="async def execute"):
+        HookExecutor().register(HookEvent.ON_TURN_START, IsNotAsync())
 
 
 @together("hook", BROKEN)

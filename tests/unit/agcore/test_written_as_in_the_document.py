@@ -248,7 +248,7 @@ class Described(Tool):
         (Schema(), "write `def parameters(self)`"),
         (AwaitedSchema(), "write `def parameters(self)`"),
         (WrongSchema(), "'objekt' is not valid"),
-        (OneArgument(), "it is called with (arguments, context)"),
+        (OneArgument(), "must be a function of (arguments, context)"),
         (Described(), "Described.description does not fit"),
     ],
 )

@@ -113,7 +113,7 @@ def _too_few(arguments: dict[str, Any]) -> None: ...
         (_async_generator, "generator"),
         (partial(_generator), "generator"),
         (_too_few, "arguments, context"),
-        (7, "cannot be called"),
+        (7, "must be a function"),
     ],
 )
 def test_a_handler_that_cannot_be_called_as_one_is_refused_when_registered(

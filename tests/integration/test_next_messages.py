@@ -13,8 +13,9 @@ import pytest
 from agent_core import AgentRuntime, RunStatus, StorageError, tool
 from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
+from agent_core.storage import sqlite
 from agent_core.storage.sqlite import ReaderThreads
-from agent_core.types import ModelRequest, Node
+from agent_core.types import EventType, ModelRequest, Node
 from isolation import Home, program_file
 from loop_parts import spoken
 from runtimes import CONFIG, ask, runtime
@@ -141,7 +142,8 @@ async def path_of(made: AgentRuntime) -> list[str]:
     return spoken(reversed(found))
 
 
-async def test_the_next_message_reads_nothing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Count what is read from files from now on."""
     read: list[object] = []
     whole = ReaderThreads.read
 
@@ -149,9 +151,15 @@ async def test_the_next_message_reads_nothing(here: Here, monkeypatch: pytest.Mo
         read.append(query)
         return await whole(self, query, is_single=is_single)
 
+    monkeypatch.setattr(ReaderThreads, "read", counted)
+    return read
+
+
+async def test_the_next_message_reads_nothing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = count_reads(monkeypatch)
     async with here.open() as made:
         await ask(made, "one")
-        monkeypatch.setattr(ReaderThreads, "read", counted)
+        read.clear()
         for text in ("two", "three"):
             await ask(made, text)
         assert read == []
@@ -160,6 +168,23 @@ async def test_the_next_message_reads_nothing(here: Here, monkeypatch: pytest.Mo
             *("user: one", "assistant: reply 1 here", "user: two", "assistant: reply 2 here"),
             *("user: three", "assistant: reply 3 here"),
         ]
+
+
+async def test_a_message_right_after_the_closing_event_reads_nothing_either(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the writer's thread has stored the end of the run before."""
+    read = count_reads(monkeypatch)
+    monkeypatch.setattr(sqlite, "_CHECKPOINT_EVERY", 4)
+    async with here.open() as made:
+        await ask(made, "0")
+        read.clear()
+        for number in range(1, 8):
+            handle = await made.start(str(number), session_id="s1")
+            async for event in handle.events():
+                assert event.event_type is not EventType.RUN_QUEUED
+    assert read == []
+    assert len(here.shown) == 15
 
 
 async def test_two_processes_take_turns_in_a_session(here: Here, peer: Peer) -> None:

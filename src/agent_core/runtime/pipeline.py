@@ -106,6 +106,8 @@ class RunPipeline:
         opening: asyncio.Future[ClaimedRun] | None = None
         with self._scheduler.opening(session_id):
             try:
+                if (last := self._scheduler.ending(session_id)) is not None:
+                    await last.ended.wait()
                 known = self._table.last_claim(session_id)
                 opening = begin(self._store.open_run(request.opening, known))
                 opened = await finish_uncancelled(opening)

@@ -148,6 +148,11 @@ class Scheduler:
             run.status = RunStatus.QUEUED
         return waits
 
+    def ending(self, session_id: str) -> Run | None:
+        """Return the last run of this session if its end is stored, and it leaves in a moment."""
+        lane = self._lanes.get(session_id)
+        return lane[-1] if lane and lane[-1].journal.has_end else None
+
     def is_busy(self, session_id: str) -> bool:
         """Return whether a run of this session is queued or running here."""
         return session_id in self._busy

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -61,11 +62,18 @@ _MEMORY = Path(":memory:")
 
 
 class _Waiting(Struct, frozen=True):
-    """A job for the thread; with `checkpoint`, the log is moved into the database after it."""
+    """A job for the thread."""
 
     job: Job[Any]
     future: asyncio.Future[Any]
-    checkpoint: bool
+
+
+class _Order(Enum):
+    """Another request to the thread, between jobs."""
+
+    CHECKPOINT = auto()
+    """To move the log into the database."""
+    END = auto()
 
 
 _Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
@@ -76,10 +84,10 @@ class Writer:
     """Owns the writing connection until it is closed.
 
     A small job runs at once, in the caller's thread: an append to SQLite's log does not wait for
-    the disk, and costs less than handing the job over. Jobs that may wait run in a thread: large
-    jobs, jobs that find the database busy, the jobs behind them, checkpoints, and the first write
-    after a checkpoint, which syncs the log. The caller's thread uses the connection only while
-    nothing is handed over. Callers may be in several event loops, each in a thread of its own.
+    the disk, and costs less than handing the job over. What may wait runs in a thread: large jobs,
+    jobs that find the database busy, checkpoints, the jobs behind them, and the first write after a
+    checkpoint, which syncs the log. The caller's thread uses the connection only while nothing is
+    handed over. Callers may be in several event loops, each in a thread of its own.
 
     A job must depend only on its connection and its own inputs: when another job of its group
     fails, or the database is busy, it is run again.
@@ -92,7 +100,7 @@ class Writer:
         self._connection: FileConnection | None = connection
         self._path = path
         self._patience = patience
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Waiting | _Order] = SimpleQueue()
         self._counting = threading.Lock()  # held while a caller's thread uses the connection
         self._handed_over = 0
         self._since_checkpoint = 0
@@ -119,8 +127,7 @@ class Writer:
         with self._counting:
             is_first = self._since_checkpoint == 0
             self._since_checkpoint = (self._since_checkpoint + 1) % _CHECKPOINT_EVERY
-            is_last = self._since_checkpoint == 0
-            if is_small and not (is_first or is_last or self._handed_over):
+            if is_small and not (is_first or self._handed_over):
                 try:
                     future.set_result(self._store([job], patience=0.0)[0])
                 except Exception as error:  # noqa: BLE001 - the caller that awaits it gets it
@@ -128,7 +135,10 @@ class Writer:
                         future.set_exception(explain(error, self._path))
             if not future.done():
                 self._handed_over += 1
-                self._queue.put(_Waiting(job, future, is_last))
+                self._queue.put(_Waiting(job, future))
+            if self._since_checkpoint == 0:
+                self._handed_over += 1
+                self._queue.put(_Order.CHECKPOINT)
         return future
 
     @property
@@ -145,28 +155,27 @@ class Writer:
         """Finish the queued jobs, then close the connection."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._queue.put(_Order.END)
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
         with suppress(OSError):  # what many short processes have left is moved by the next one
             if Path(f"{self._path}-wal").stat().st_size > _LONG_LOG:
                 self._move_log()
-        is_open = True
-        while is_open:
-            queued = [self._queue.get()]
-            while len(queued) < _GROUP and not self._queue.empty():
-                queued.append(self._queue.get())
-            is_open = None not in queued
-            if group := [waiting for waiting in queued if waiting is not None]:
+        last: _Waiting | _Order | None = None
+        while last is not _Order.END:
+            group: list[_Waiting] = []
+            last = self._queue.get()
+            while isinstance(last, _Waiting):
+                group.append(last)
+                last = None if len(group) == _GROUP or self._queue.empty() else self._queue.get()
+            if group:
                 outcomes = self._run(group)
-                is_checkpoint = any(waiting.checkpoint for waiting in group)
-                if not is_checkpoint:
-                    self._count_done(len(group))
+                self._count_done(len(group))
                 _give_out(outcomes)
-                if is_checkpoint:
-                    self._move_log()
-                    self._count_done(len(group))
+            if last is _Order.CHECKPOINT:
+                self._move_log()
+                self._count_done(1)
         if self._connection is not None:
             self._connection.close()
 

@@ -10,8 +10,8 @@ cannot be is started from scratch, and so are programs of tests marked `cold`, p
 Python is to start in another way (options, `PYTHON...`, a locale), with code to be called before
 they begin, and all of them until the stock is ready.
 
-The workers of `pytest -n` are copies as well, of a second stock: it has imported all tests, which
-takes longer than to collect them.
+The workers of `pytest -n` are copies as well, of a second stock: it has collected all tests, and
+hands them over (`collected`).
 """
 
 import atexit
@@ -367,26 +367,27 @@ def _load() -> None:
 
 
 def _import_tests(arguments: Sequence[str]) -> None:
-    """Import the tests that pytest finds with these arguments, the way it does."""
-    pytest: Any = importlib.import_module("pytest")
+    """Collect the tests that pytest finds with these arguments, and keep them for the copies."""
+    pytest, collected = map(importlib.import_module, ("pytest", "collected"))
     unneeded = [f"-pno:{name}" for name in ("cacheprovider", "rerunfailures", "xdist")]
+    tests: Any = collected.Collecting()
     # What is imported may keep the standard error that it finds, so this one has to stay open.
     with Path(os.devnull).open("w", encoding="utf-8") as null, contextlib.redirect_stdout(null):
-        pytest.main([*arguments, "--collect-only", "-qs", *unneeded], plugins=[_Unimported()])
+        pytest.main([*arguments, "--collect-only", "-qs", *unneeded], plugins=[tests])
+    if tests.failed or tests.session is None:
+        _forget_modules(tests.failed)  # the workers tell why they cannot be imported
+    else:
+        collected.hand_over(tests.session)
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a copy would be without the threads of these tests"
 
 
-class _Unimported:
-    """A plugin that forgets modules that could not be imported: the workers tell why."""
-
-    def pytest_collectreport(self, report: Any) -> None:
-        if not report.passed:
-            path = str(Path(report.nodeid).resolve())
-            for name, module in [*sys.modules.items()]:
-                if getattr(module, "__file__", None) == path:
-                    del sys.modules[name]
+def _forget_modules(tests: Sequence[str]) -> None:
+    paths = {str(Path(each).resolve()) for each in tests}
+    for name, module in [*sys.modules.items()]:
+        if getattr(module, "__file__", None) in paths:
+            del sys.modules[name]
 
 
 def _fill_caches() -> None:

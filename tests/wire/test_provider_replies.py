@@ -341,6 +341,18 @@ async def test_openai_content_in_parts_and_refusals_are_text() -> None:
     assert reply.stop_reason is StopReason.CONTENT_FILTER
 
 
+async def test_openai_a_refusal_is_no_answer_although_it_ends_as_one() -> None:
+    refused = sse(chunk({"content": "", "refusal": "I will"}), chunk({"refusal": " not"}))
+    empty = sse(chunk({"content": "yes", "refusal": ""}), chunk({"refusal": None}))
+    for words, body, stop in (
+        ("I will not", refused, StopReason.CONTENT_FILTER),
+        ("yes", empty, StopReason.END_TURN),
+    ):
+        reply = await completed("openai", body + sse(chunk({}, "stop")) + DONE)
+        assert reply.content == [TextBlock(text=words)]
+        assert reply.stop_reason is stop
+
+
 @together("reason", ["error", "abort", "insufficient_system_resource"])
 async def test_openai_a_stop_that_means_failure_is_one(reason: str) -> None:
     last = (await played("openai", sse(chunk({"content": "so"}), chunk({}, reason)) + DONE))[-1]

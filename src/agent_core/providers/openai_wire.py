@@ -284,6 +284,7 @@ class OpenAIChunks(ChunkParser):
         self._details: list[JsonObject] = []
         self._citations: list[object] = []
         self._annotations: list[JsonObject] = []
+        self._has_refused = False
 
     @property
     def may_end_without_reason(self) -> bool:
@@ -331,7 +332,9 @@ class OpenAIChunks(ChunkParser):
             raise self.called.reported({"error": failure})
 
     def finish(self) -> list[ModelEvent]:
-        """Finish the reply, with its sources."""
+        """Finish the reply, with its sources; a refusal is no answer, although it ends as one."""
+        if self._has_refused and self.raw_stop == "stop":
+            self.raw_stop = "refusal"
         if self._citations or self._annotations:
             self._add_sources()
         return super().finish()
@@ -380,7 +383,9 @@ class OpenAIChunks(ChunkParser):
         )
 
     def _read_delta(self, delta: JsonObject) -> None:
-        content = delta.get("content") or delta.get("refusal")
+        content = delta.get("content")
+        if not content and (content := text(delta.get("refusal"))):
+            self._has_refused = True
         if content or not _CALLING.issuperset(delta):
             self._read_reasoning(delta)
             if delta.get("annotations"):

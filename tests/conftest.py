@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 import new_databases
+import order
 import sweeps
 import tables
 import warm
@@ -52,11 +53,11 @@ VIOLATIONS = pytest.StashKey[list[Path]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Start two workers for each processor: three for two leave a quarter of the time unused.
+    """Start three workers for each processor: half of the time, a test only waits.
 
     A few tests chosen by name run here: each worker would import all the others first.
     """
-    return 0 if config.option.keyword else 2 * (os.cpu_count() or 1)
+    return 0 if config.option.keyword else 3 * (os.cpu_count() or 1)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -220,7 +221,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out sweeps and checks, give tables time, and refuse names that differ.
+    """Leave out sweeps and checks, give tables time, order tests, and refuse names that differ.
 
     Sweeps need `--whole`; `make check` runs the checks. Names differ where they contain an address
     in memory, which each process has its own: workers could not share tests with such names.
@@ -240,6 +241,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         kept = set(items) - set(left)
         items[:] = [item for item in items if item in kept]
+    order.spread(items)
 
 
 def pytest_report_header() -> str:

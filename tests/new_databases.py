@@ -10,9 +10,10 @@ import importlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 _NAME = "sessions.sqlite"  # in every home
 _REAL = ("unit/storage", "contract", "faults")
@@ -22,7 +23,7 @@ are_copied = False
 _files: dict[int, bytes] = {}
 
 
-def choose(item: pytest.Item) -> None:
+def choose(item: "pytest.Item") -> None:
     """Decide how the databases of a test come to be."""
     global are_copied
     is_real = any(item.path.is_relative_to(_TESTS / each) for each in _REAL)

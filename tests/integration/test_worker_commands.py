@@ -165,6 +165,7 @@ async def test_the_health_of_a_worker_says_whether_it_takes_runs(
             await asyncio.to_thread(worker.wait_for, "drains")
             status, text = await page(worker, "/healthz")
             assert (status, json.loads(text)["status"]) == (503, "draining")
+            assert (await page(worker, "/livez"))[0] == 200
 
 
 @pytest.mark.sweep

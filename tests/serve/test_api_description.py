@@ -27,7 +27,7 @@ from isolation import Home
 from runtimes import CONFIG, runtime
 
 TOKEN = "a-token-of-the-tests"  # noqa: S105 - of no service
-BELOW = ("/api/", "/openapi.json", "/healthz", "/ag-ui", "/v1/")
+BELOW = ("/api/", "/openapi.json", "/healthz", "/livez", "/ag-ui", "/v1/")
 """The addresses that the description is about."""
 ELSEWHERE = "^(/ag-ui|/v1)"
 """The addresses of other protocols, whose clients have tests of their own."""

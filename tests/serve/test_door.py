@@ -93,14 +93,14 @@ async def mounted(tmp_path: Path, home: Home) -> AsyncGenerator[str]:
 
 
 async def test_health_and_assets_are_open_wherever_it_is_mounted(mounted: str) -> None:
+    open_ones = {"/healthz": 200, "/livez": 200, "/assets/nothing": 404, "/login": 404}
     statuses: dict[str, int] = {}
     async with aiohttp.ClientSession() as client:
-        for path in ("/healthz", "/assets/nothing", "/login", "/", "/api/sessions", "/assets"):
+        for path in (*open_ones, "/", "/api/sessions", "/assets"):
             async with client.get(mounted + path) as response:
                 statuses[path] = response.status
                 assert {name: response.headers.get(name) for name in SAFE} == SAFE
                 assert "frame-ancestors 'none'" in response.headers["Content-Security-Policy"]
-    open_ones = {"/healthz": 200, "/assets/nothing": 404, "/login": 404}
     assert statuses == {**open_ones, "/": 401, "/api/sessions": 401, "/assets": 401}
 
 
@@ -161,6 +161,8 @@ async def test_a_server_that_stops_takes_nothing_new(tmp_path: Path, home: Home)
                 problem = await response.json(content_type="application/problem+json")
                 assert (response.status, problem["status"]) == (503, 503)
                 assert response.headers["Retry-After"]
+        async with client.get(f"{address}/livez") as response:
+            assert response.status == 200
 
 
 async def test_a_bug_of_the_program_is_answered_and_the_next_request_too(

@@ -1,4 +1,4 @@
-"""Pages about a worker: `/metrics` in the text format of Prometheus, and `/healthz`."""
+"""Pages about a worker: `/metrics` in the text format of Prometheus, `/healthz` and `/livez`."""
 
 import asyncio
 import json
@@ -16,6 +16,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.workers import QueueDepth
 
 _CONTENT_TYPE = "text/plain; version=0.0.4"
+_JSON = "application/json; charset=utf-8"
 _REQUEST = re.compile(rb"([A-Z]+) (?:https?://[!-~]*?)?(/[!-~]*|\*) HTTP/1\.[01]\r?\n")
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r?\n")
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -167,11 +168,13 @@ class _Clients:
         except (ValueError, asyncio.LimitOverrunError) as error:
             logger.debug("a request is malformed: %s", error)
             return b"", _Answer(HTTPStatus.BAD_REQUEST)
-        if path not in {b"/metrics", b"/healthz"}:
-            text = b"404: the pages are /metrics and /healthz\n"
+        if path not in {b"/metrics", b"/healthz", b"/livez"}:
+            text = b"404: the pages are /metrics, /healthz and /livez\n"
             return method, _Answer(HTTPStatus.NOT_FOUND, text)
         if method not in {b"GET", b"HEAD"}:
             return method, _Answer(HTTPStatus.METHOD_NOT_ALLOWED, allow="GET,HEAD")
+        if path == b"/livez":
+            return method, _Answer(HTTPStatus.OK, b'{"status": "ok"}', _JSON)
         try:
             figures = await self._look()
             if path == b"/metrics":
@@ -179,7 +182,7 @@ class _Clients:
                 return method, _Answer(HTTPStatus.OK, text, _CONTENT_TYPE)
             status = HTTPStatus.OK if figures.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
             text = json.dumps(health_of(figures)).encode()
-            return method, _Answer(status, text, "application/json; charset=utf-8")
+            return method, _Answer(status, text, _JSON)
         except Exception:
             logger.exception("the figures of the worker cannot be shown")
             return method, _Answer(HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -209,7 +212,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 async def serve_monitor(
     look: Look, address: str, port: int, *, client_s: float = CLIENT_S
 ) -> AsyncGenerator[int]:
-    """Answer `/metrics` and `/healthz` until the end of the block, and yield the port.
+    """Answer `/metrics`, `/healthz` and `/livez` until the end of the block, and yield the port.
 
     A connection is closed with its answer.
 
@@ -246,7 +249,7 @@ async def serve_monitor(
 def health_of(figures: WorkerFigures) -> dict[str, object]:
     """Return the answer of `/healthz` as a JSON-like value."""
     if figures.lanes is None:
-        status = "the database does not answer"
+        status = "the database does not respond"
     elif not figures.is_alive:
         status = "the lease has expired"
     else:

@@ -45,6 +45,7 @@ from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
+    from agent_core.api.database import Database
     from agent_core.api.pages import Pages
     from agent_core.api.repeats import RepeatedRequests
     from agent_core.api.session import Session
@@ -925,14 +926,24 @@ class AgentRuntime:
         return Pages(self._reading, lambda: self.tasks)
 
     @cached_property
+    def database(self) -> "Database":
+        """The database, which servers ask whether it responds; see `Database`."""
+        from agent_core.api.database import Database  # noqa: PLC0415 - for servers
+
+        def find_store() -> "SessionStore | None":
+            return None if (services := self._home.opened) is None else services.store
+
+        return Database(self._open_store, find_store)
+
+    async def _open_store(self) -> "SessionStore":
+        return (await self._home.services()).store
+
+    @cached_property
     def repeats(self) -> "RepeatedRequests":
         """Requests that clients may send twice, for servers; see `RepeatedRequests`."""
         from agent_core.api.repeats import RepeatedRequests  # noqa: PLC0415 - for servers
 
-        async def open_store() -> "SessionStore":
-            return (await self._home.services()).store
-
-        return RepeatedRequests(open_store)
+        return RepeatedRequests(self._open_store)
 
     def register_provider(self, key: str, factory: "ProviderFactory") -> None:
         """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.

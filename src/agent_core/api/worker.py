@@ -73,7 +73,7 @@ class Worker:
         places: `host:<id>` and `snapshot`, where the files of its runs are.
         queues: the queues it serves.
         drain_seconds: the seconds that runs may continue after `drain`.
-        metrics_port: port of `/metrics` and `/healthz`; 0 is a free port, None serves neither.
+        metrics_port: port of `/metrics`, `/healthz` and `/livez`; 0 is a free port. None: none.
         metrics_address: the address to listen on for these.
 
     Attributes:
@@ -229,7 +229,7 @@ class Worker:
 
     @asynccontextmanager
     async def _served_metrics(self, worker: "QueueWorker", port: int) -> AsyncGenerator[None]:
-        """Answer `/metrics` and `/healthz`.
+        """Answer `/metrics`, `/healthz` and `/livez`.
 
         Raises:
             ConfigError: the port is taken.

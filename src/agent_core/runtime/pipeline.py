@@ -204,6 +204,8 @@ class RunPipeline:
                 if is_stored or (await self._reader.record(job.run_id)).status.is_terminal:
                     await dispatcher.queue.finish(job)
                     return
+            if self._store.is_hurried:
+                return  # the next process finds the job
             await asyncio.sleep(dispatcher.heartbeat_s)
 
     # taken from a queue

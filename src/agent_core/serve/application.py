@@ -13,6 +13,7 @@ from agent_core.serve.access import AuthAccess, ServerAccess
 from agent_core.serve.door import Door
 from agent_core.serve.places import OnePlace
 from agent_core.serve.principals import Auth
+from agent_core.serve.problems import DatabaseProblem
 from agent_core.serve.visits import Console
 
 _PARTS = (
@@ -37,8 +38,17 @@ def app(runtime: AgentRuntime, *, auth: Auth | None = None, read_only: bool = Fa
 
 def build(console: Console, access: AuthAccess | ServerAccess) -> ASGIApp:
     """Return an application with this access."""
-    health = Route("/healthz", _health, methods=["GET"])
-    routes = [health, *access.routes, *_routes(_PARTS)]
+
+    async def ready(_: Request) -> Response:
+        if not await console.places.reader.database.responds():
+            raise DatabaseProblem()
+        return JSONResponse({"status": "ok"})
+
+    health = [
+        Route("/healthz", ready, methods=["GET"]),
+        Route("/livez", _live, methods=["GET"]),
+    ]
+    routes = [*health, *access.routes, *_routes(_PARTS)]
     inside = Router(routes, redirect_slashes=False)
     return Door(inside, console, access)
 
@@ -48,5 +58,5 @@ def _routes(parts: Iterable[str]) -> Iterable[BaseRoute]:
         yield from import_module(f"agent_core.serve.{part}").ROUTES
 
 
-async def _health(_: Request) -> Response:
+async def _live(_: Request) -> Response:
     return JSONResponse({"status": "ok"})

@@ -1,6 +1,9 @@
 """The door: lets requests in, and turns errors into responses."""
 
+import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 
 from starlette.exceptions import HTTPException
@@ -8,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent_core.api.database import Database
 from agent_core.errors import AgentCoreError
 from agent_core.serve.access import AuthAccess, ServerAccess, SignInProblem
 from agent_core.serve.headers import with_headers
@@ -15,16 +19,21 @@ from agent_core.serve.openai.errors import error_response
 from agent_core.serve.pages.bare import reads_pages, refusal_page
 from agent_core.serve.pages.frame import Frame, problem_page
 from agent_core.serve.pages.login import login_page
-from agent_core.serve.problems import HttpProblem
+from agent_core.serve.problems import DatabaseProblem, HttpProblem
 from agent_core.serve.repeating import handle_once
 from agent_core.serve.visits import Console, Visit, has_visit
 
 logger = logging.getLogger(__name__)
 
-_OPEN = {"/healthz", "/login"}
+_LIVE = "/livez"
+_OPEN = {"/healthz", _LIVE, "/login"}
 _LOGOUT = "/logout"
 _ASSETS = "/assets/"
-_FOR_PROGRAMS = {"api", "ag-ui", "healthz"}
+_FOR_PROGRAMS = {"api", "ag-ui", "healthz", "livez"}
+_READING = {"GET", "HEAD"}
+_SLOW_S = 2.0
+"""Seconds after which the database is asked whether it responds, while a request waits."""
+
 _MOST_HEADERS, _LONGEST_HEADERS = 200, 2**16
 _MISSING, _NOT_FOUND = 404, "there is nothing at this address"
 _CLOSE = {"Connection": "close"}
@@ -67,7 +76,15 @@ class Door:
         if self._console.read_only and request.method == "POST" and path != _LOGOUT:
             raise HttpProblem(403, "this console is read-only")
         handle = partial(_answer, self._inside)
+        database = visit.runtime.database
         try:
+            if request.method in _READING:
+                async with _while_it_responds(database, send) as sending:
+                    await handle_once(handle, visit, request, sending)
+                return
+            # Nothing has begun, so that it can be sent again.
+            if path != _LOGOUT and not await database.responds(to_writes=True):
+                raise DatabaseProblem(is_change=True)
             await handle_once(handle, visit, request, send)
         finally:
             visit.leave()
@@ -84,12 +101,50 @@ class Door:
         if len(headers) > _MOST_HEADERS or sum(map(_size_of, headers)) > _LONGEST_HEADERS:
             raise HttpProblem(431, "these are too many headers", headers=_CLOSE)
         self._access.check(request)
-        if self._console.is_stopping:
+        if self._console.is_stopping and path != _LIVE:
             raise HttpProblem(503, "the server stops", headers={"Retry-After": "5", **_CLOSE})
         if "\0" in path:
             raise HttpProblem(_MISSING, _NOT_FOUND)
         if b"%00" in request.scope["query_string"]:
             raise HttpProblem(400, "a query holds no NUL")
+
+
+@asynccontextmanager
+async def _while_it_responds(database: Database, send: Send) -> AsyncGenerator[Send]:
+    """Refuse a request that reads, if it waits for a database that does not respond.
+
+    What takes long for another reason goes on, and so does a response that has begun.
+
+    Raises:
+        DatabaseProblem: the database does not respond.
+    """
+    if database.is_silent:
+        raise DatabaseProblem()
+    loop = asyncio.get_running_loop()
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(_SLOW_S)
+            if not await database.responds():
+                limit.reschedule(loop.time())
+                return
+
+    async def sent(message: Message) -> None:
+        watching.cancel()
+        await send(message)
+
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            watching = asyncio.create_task(watch())
+            try:
+                yield sent
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DatabaseProblem() from None
 
 
 async def _answer(handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -136,6 +136,14 @@ _OTHERS = [
         refusals=[503],
     ),
     Operation(
+        method="GET",
+        path="/livez",
+        summary="Tell whether the process is alive",
+        handler=_elsewhere,
+        answer=Health,
+        right=None,
+    ),
+    Operation(
         method="POST",
         path="/ag-ui",
         summary="Run an agent for a client of AG-UI",

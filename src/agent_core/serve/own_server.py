@@ -22,7 +22,7 @@ from agent_core.serve.sign_in import SignIn
 from agent_core.serve.visits import Console
 
 _STOP_S = 5.0
-"""Seconds that runs may take to end before the streams do."""
+"""Seconds that runs may take to end before the streams do, and what is closed afterwards."""
 
 
 class Start(Struct, frozen=True):
@@ -99,6 +99,8 @@ async def serve(
             await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             console.is_stopping = True
             ending = asyncio.create_task(places.stop())
+            if not await places.respond():
+                places.hurry()
             await asyncio.wait([ending], timeout=_STOP_S)
         finally:
             stopping.cancel()
@@ -106,7 +108,11 @@ async def serve(
             console.streams.end()
             server.should_exit = True
             await asyncio.wait([serving])
-            await places.close()
+            closing = asyncio.create_task(places.close())
+            _, unfinished = await asyncio.wait([closing], timeout=_STOP_S)
+            if unfinished:
+                places.hurry()
+            await closing
         serving.result()
 
 

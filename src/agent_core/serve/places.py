@@ -166,6 +166,15 @@ class ServedFolders:
         stopping = (opened.runtime.stop_runs() for opened in self._opened.values())
         await asyncio.gather(*stopping, return_exceptions=True)
 
+    async def respond(self) -> bool:
+        """Return whether the database still takes what the runtimes store."""
+        return await self.reader.database.responds(to_writes=True)
+
+    def hurry(self) -> None:
+        """Stop waiting for a database that does not respond."""
+        for opened in self._opened.values():
+            opened.runtime.database.hurry()
+
     async def close(self) -> None:
         """Close all runtimes, the reader last; what memory was asked for is left to later ones."""
         for opened in self._opened.values():

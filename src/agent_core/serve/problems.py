@@ -27,6 +27,8 @@ _STATUS: Mapping[ErrorCode, int] = {
 
 
 _UNAVAILABLE = 503
+_AGAIN_S = "5"
+"""Seconds after which a request is to be sent again that found no database."""
 
 
 class HttpProblem(PortableError):  # noqa: N818 - the noun of RFC 9457
@@ -68,7 +70,7 @@ class HttpProblem(PortableError):  # noqa: N818 - the noun of RFC 9457
         return cls(status, error.message, code=str(error.code), details=details, headers=headers)
 
     def response(self) -> Response:
-        """Return the response."""
+        """Return the response, as a program reads it."""
         body: JsonObject = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
@@ -85,3 +87,20 @@ class HttpProblem(PortableError):  # noqa: N818 - the noun of RFC 9457
             headers=self.headers,
             media_type="application/problem+json",
         )
+
+
+class DatabaseProblem(HttpProblem):
+    """The refusal of a request because the database does not respond; nothing was done.
+
+    Args:
+        is_change: the request changes something; otherwise a browser sends it again by itself.
+    """
+
+    def __init__(self, *, is_change: bool = False) -> None:
+        detail = "the database does not respond; wait a few seconds"
+        headers = {"Retry-After": _AGAIN_S}
+        if is_change:
+            detail = "the database does not respond; nothing was done, send this again later"
+        else:
+            headers["Refresh"] = _AGAIN_S
+        super().__init__(_UNAVAILABLE, detail, code=ErrorCode.STORAGE_ERROR, headers=headers)

@@ -265,15 +265,22 @@ def open_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
     return connection
 
 
-def reopen_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
+def reopen_writer(
+    path: Path, patience: float = PATIENCE, *, stop: threading.Event | None = None
+) -> FileConnection:
     """Open another writing connection to a file that is open and up to date.
+
+    Args:
+        path: the file.
+        patience: seconds that it waits for other processes.
+        stop: gives up at once when it is set.
 
     Raises:
         sqlite3.Error: the file cannot be used.
     """
     connection = _connect(path, timeout=0)
     try:
-        patiently(lambda: _set_up(connection), patience)
+        patiently(lambda: _set_up(connection), patience, stop=stop)
         connection.settle()
     except BaseException:
         connection.close()
@@ -323,7 +330,11 @@ def connect_in_memory() -> sqlite3.Connection:
 
 
 def patiently(
-    step: Callable[[], Result], patience: float = PATIENCE, *, beside: Path | None = None
+    step: Callable[[], Result],
+    patience: float = PATIENCE,
+    *,
+    beside: Path | None = None,
+    stop: threading.Event | None = None,
 ) -> Result:
     """Run `step`, and repeat it while another process holds the lock.
 
@@ -332,6 +343,7 @@ def patiently(
         patience: seconds after which it is given up.
         beside: the database, if its folder may be on a file system without locks: SQLite reports
             that as the lock of another process, too.
+        stop: gives up at once when it is set.
 
     Raises:
         sqlite3.Error: another failure, or the lock was still held after `patience` seconds.
@@ -345,10 +357,15 @@ def patiently(
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() + pause > begun + patience:
                 raise
+            if stop is not None and stop.is_set():
+                raise
         if beside is not None and time.monotonic() > begun + _TRIES_LOCKS_AFTER_S:
             try_to_lock(beside)
             beside = None
-        time.sleep(pause)
+        if stop is None:
+            time.sleep(pause)
+        else:
+            stop.wait(pause)
         pause = min(pause * 2, 0.1)
 
 

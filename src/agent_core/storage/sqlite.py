@@ -105,6 +105,7 @@ class Writer:
         self._handed_over = 0
         self._since_checkpoint = 0
         self._closed = False
+        self._hurry = threading.Event()
         reset_after_fork(self)
         # A daemon, so that it does not keep a program alive that ends without closing.
         self._thread = threading.Thread(target=self._work, name="session-writer", daemon=True)
@@ -150,6 +151,10 @@ class Writer:
         """Refuse jobs after a fork: the thread and the connection belong to the parent process."""
         self._closed = True
         self._counting = threading.Lock()
+
+    def hurry(self) -> None:
+        """Stop waiting for other processes: the process is about to end."""
+        self._hurry.set()
 
     async def close(self) -> None:
         """Finish the queued jobs, then close the connection."""
@@ -216,7 +221,7 @@ class Writer:
                 with suppress(sqlite3.Error):
                     broken.close()
         if self._connection is None:
-            self._connection = reopen_writer(self._path, patience)
+            self._connection = reopen_writer(self._path, patience, stop=self._hurry)
             self._connection.rest()
         return self._connection
 
@@ -226,7 +231,7 @@ class Writer:
             connection = self._ready_connection(patience)
         execute = connection.execute
         if patience > 0:
-            execute = partial(_execute_patiently, connection, patience)
+            execute = partial(_execute_patiently, connection, patience, self._hurry)
         with connection.using:
             execute("BEGIN IMMEDIATE")
             try:
@@ -244,10 +249,10 @@ class Writer:
 
 
 def _execute_patiently(
-    connection: sqlite3.Connection, patience: float, statement: str
+    connection: sqlite3.Connection, patience: float, stop: threading.Event, statement: str
 ) -> sqlite3.Cursor:
     """Execute a statement, as soon as other processes let it."""
-    return patiently(partial(connection.execute, statement), patience)
+    return patiently(partial(connection.execute, statement), patience, stop=stop)
 
 
 def _give_out(outcomes: Sequence[_Outcome]) -> None:
@@ -279,6 +284,7 @@ class ReaderThreads:
         self._opened: list[FileConnection] = []
         self._threads = ThreadPool(_READERS, thread_name_prefix="session-reader")
         self._closed = False
+        self._hurry = threading.Event()
         reset_after_fork(self)
 
     def reset(self) -> None:
@@ -303,6 +309,10 @@ class ReaderThreads:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._run, query)
 
+    def hurry(self) -> None:
+        """Stop waiting for other processes: the process is about to end."""
+        self._hurry.set()
+
     async def close(self) -> None:
         """Wait for running queries, then close every connection."""
         self._closed = True
@@ -313,7 +323,7 @@ class ReaderThreads:
 
     def _run(self, query: Job[Result]) -> Result:
         try:
-            return patiently(lambda: self._on_snapshot(query), beside=self._path)
+            return patiently(lambda: self._on_snapshot(query), beside=self._path, stop=self._hurry)
         except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
             raise explain(error, self._path) from error
 
@@ -417,6 +427,13 @@ class SqliteSessionStore(SessionStore):
 
     _path: Path | None = None
     _patience = PATIENCE
+
+    def hurry(self) -> None:
+        """See `SessionStore`."""
+        super().hurry()
+        for each in (self.writer, self.reader):
+            if isinstance(each, Writer | ReaderThreads):
+                each.hurry()
 
     def _is_awaited(self) -> bool:
         """Return whether a write of this process waits."""

@@ -171,7 +171,10 @@ class SessionStore:
         writer: runs writing operations.
         reader: runs reading operations.
         liveness: judges the owners of sessions.
+        is_hurried: nothing waits for the database any more; see `hurry`.
     """
+
+    is_hurried = False
 
     def __init__(self, writer: JobWriter, reader: JobReader, liveness: Liveness) -> None:
         self.writer = writer
@@ -636,6 +639,23 @@ class SessionStore:
 
         return await self.reader.read(lambda c: session_bytes(c, session_ids))
 
+    async def respond(self, *, to_writes: bool) -> None:
+        """Return once the database has responded.
+
+        Args:
+            to_writes: also to a transaction, in which nothing is written.
+
+        Raises:
+            StorageError: it cannot be used.
+        """
+        await self.reader.read(_nothing, is_single=True)
+        if to_writes and not self.is_read_only:
+            await self.writer.submit(_nothing)
+
+    def hurry(self) -> None:
+        """Stop waiting for the database, or for other processes: this process is about to end."""
+        self.is_hurried = True
+
     async def file_bytes(self) -> tuple[int, int] | None:
         """Return the size of the database's files, and how much is free in them.
 
@@ -809,3 +829,7 @@ async def _find_same_folder(refused: StorageError, tried: str | None) -> str:
     if refused.code is not ErrorCode.SESSION_ELSEWHERE or tried is not None:
         raise refused
     return await asyncio.to_thread(claims.require_same_folder, refused)
+
+
+def _nothing(connection: Connection) -> None:
+    connection.execute("SELECT 1").fetchone()

@@ -129,6 +129,7 @@ _PAGES = {
     "They are read only here: change them in config.toml, or with soong-agent config.": (
         "这里只能查看：请在 config.toml 中修改，或使用 soong-agent config。"
     ),
+    "This cannot be answered now": "暂时无法处理",
     "This cannot be used": "无法使用",
     "This did not work": "操作未成功",
     "This does not fit any more": "情况已改变",
@@ -427,6 +428,10 @@ _REFUSALS = {
     ),
     "the reader of a stream is too slow": "流的读取者太慢。",
     "the sender has left": "发送者已离开。",
+    "the database does not respond; nothing was done, send this again later": (
+        "数据库没有响应；什么也没有更改，请稍后重新发送。"
+    ),
+    "the database does not respond; wait a few seconds": "数据库没有响应；请稍等几秒。",
     "the server stops": "服务器正在停止。",
     "there is nothing at this address": "此地址没有内容。",
     "these are too many headers": "请求头过多。",

@@ -121,7 +121,7 @@ async def test_metrics_are_served_while_the_database_is_away() -> None:
     ("figures", "status", "word"),
     [
         (FIGURES, 200, "ok"),
-        (replace(FIGURES, lanes=None), 503, "the database does not answer"),
+        (replace(FIGURES, lanes=None), 503, "the database does not respond"),
         (replace(FIGURES, is_alive=False), 503, "the lease has expired"),
         (replace(FIGURES, is_draining=True), 503, "draining"),
     ],
@@ -144,6 +144,11 @@ async def test_health_has_the_figures_of_the_queue() -> None:
     assert '"oldest_s": 90' in text
     assert '"running": 2' in text
     assert '"takeovers": 1' in text
+
+
+async def test_a_worker_lives_while_it_takes_no_runs() -> None:
+    answered, content_type, _ = await read(replace(FIGURES, lanes=None, is_alive=False), "/livez")
+    assert (answered, content_type.partition(";")[0]) == (200, "application/json")
 
 
 async def test_other_pages_are_not_there() -> None:

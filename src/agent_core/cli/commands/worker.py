@@ -23,7 +23,7 @@ examples:
 
 A place is where the files of a run are: host:<id> is the machine with that
 host_id, snapshot is any machine. With --metrics-port it serves /metrics, for
-Prometheus, and /healthz (200, or 503 when it cannot take a run).
+Prometheus, /healthz (200, or 503 when it cannot take a run) and /livez.
 
 Needs the extra postgres; if it is missing, the error says how to install it.
 Exit codes: 0 drained; 1 the database failed at the start, or a run could not be
@@ -92,7 +92,7 @@ def add_parser(commands: Commands) -> None:
         "--metrics-port",
         type=port,
         metavar="<n>",
-        help="serve /metrics and /healthz on this port; 0: any",
+        help="serve /metrics, /healthz and /livez on this port; 0: any",
     )
     worker.add_argument(
         "--metrics-address",

@@ -16,6 +16,7 @@ _TITLES = {
     403: "This is not allowed",
     404: "There is nothing here",
     409: "This does not fit any more",
+    503: "This cannot be answered now",
 }
 _VARIES = "Accept-Language, Accept"
 

@@ -41,6 +41,8 @@ PATIENCE = 60.0
 _LEAST_SILENCE_S = 3.0
 """Seconds in which a server under load answers small statements, despite short leases."""
 SILENCE_AT_END_S = 2.0
+_REACH_S = 5
+"""Seconds that an attempt to connect may take: the last one delays the end of the process."""
 _LONGEST_ATTEMPT_S = SILENCE_S + 10
 """No attempt takes longer, except one during which the process was suspended."""
 
@@ -366,7 +368,11 @@ class Threads:
         made_at = time.monotonic()
         silence_s = getattr(self._local, "silence_s", SILENCE_S)
         connection = connect(
-            self._url, tenant=self.tenant, silence_s=silence_s, idle_s=self._idle_s
+            self._url,
+            tenant=self.tenant,
+            silence_s=silence_s,
+            idle_s=self._idle_s,
+            reach_s=_REACH_S,
         )
         try:
             if link is not None and link.connection.process and connection.process:

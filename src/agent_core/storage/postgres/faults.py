@@ -117,6 +117,12 @@ def is_read_only(error: psycopg.Error) -> bool:
     return error.sqlstate == _READ_ONLY
 
 
+def read_only_error() -> StorageError:
+    """Return the error for a write while the server takes none."""
+    meaning = _MEANINGS[_READ_ONLY]
+    return StorageError(ErrorCode.STORAGE_ERROR, f"{DATABASE} {meaning}", retryable=True)
+
+
 def is_broken(error: psycopg.Error) -> bool:
     """Return whether the connection is lost or was never made: the server is silent, or ends it."""
     is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

@@ -36,8 +36,8 @@ SILENCE_S = 45.0
 IDLE_S = 10.0
 """Seconds that a transaction may wait for its process, which may be paused."""
 
+_REACH_S = 10
 _REACH: dict[str, Any] = {
-    "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -232,7 +232,12 @@ class Answering(Connection[PostgresRow]):
 
 
 def connect(
-    url: str, *, tenant: str | None = None, silence_s: float = math.inf, idle_s: float = IDLE_S
+    url: str,
+    *,
+    tenant: str | None = None,
+    silence_s: float = math.inf,
+    idle_s: float = IDLE_S,
+    reach_s: int = _REACH_S,
 ) -> Answering:
     """Open a connection, which is in no transaction.
 
@@ -243,13 +248,15 @@ def connect(
         tenant: the same.
         silence_s: seconds that an answer may take before the connection is closed.
         idle_s: seconds that the server waits for the next statement of a transaction.
+        reach_s: seconds that connecting may take, unless the address says otherwise.
 
     Raises:
         ConfigError: the address is invalid.
         psycopg.Error: the server cannot be reached, or refuses the user.
     """
     try:
-        given = {**_REACH, **conninfo_to_dict(url), "client_encoding": "utf8"}
+        reach = {**_REACH, "connect_timeout": reach_s}
+        given = {**reach, **conninfo_to_dict(url), "client_encoding": "utf8"}
         address = make_conninfo("", **given)
     except psycopg.ProgrammingError:  # it repeats the address
         message = f"libpq cannot read the address of {DATABASE}; check the part after its host"

@@ -17,7 +17,7 @@ from agent_core.storage.liveness import Liveness
 from agent_core.storage.migrations import MIGRATIONS
 from agent_core.storage.postgres.appends import Append
 from agent_core.storage.postgres.connections import PATIENCE, Threads
-from agent_core.storage.postgres.faults import DATABASE, explain
+from agent_core.storage.postgres.faults import DATABASE, explain, read_only_error
 from agent_core.storage.postgres.queue import RunQueue, add_job, remove_job
 from agent_core.storage.postgres.schema import IDENTITY, migrate, version_of
 from agent_core.storage.postgres.search import find_nodes
@@ -31,6 +31,7 @@ from agent_core.types import LEASE, Batch, Heartbeat, NewRun, Node, Position, Ru
 
 _FREE = """AND session_id IN
     (SELECT session_id FROM sessions WHERE owner = :owner FOR NO KEY UPDATE SKIP LOCKED)"""
+_IS_READ_ONLY = "SELECT current_setting('transaction_read_only')"
 _PARTS = 15
 """A heartbeat waits for locked sessions for one fifteenth of a lease."""
 _EXTEND = "UPDATE sessions SET lease_expires_at = ? WHERE owner = ? AND session_id = ?"
@@ -162,6 +163,21 @@ class PostgresSessionStore(SessionStore):
         return await self.reader.read(
             lambda c: find_nodes(c, words, before, limit, folder, is_bound=is_bound)
         )
+
+    async def respond(self, *, to_writes: bool) -> None:
+        """See `SessionStore`."""
+
+        def look(connection: Connection) -> None:
+            row = connection.execute(_IS_READ_ONLY).fetchone()
+            if to_writes and not self.is_read_only and row[0] == "on":
+                raise read_only_error()
+
+        await self._threads.keep(look)  # other threads may wait for long statements
+
+    def hurry(self) -> None:
+        """See `SessionStore`."""
+        super().hurry()
+        self._threads.hurry()
 
     def queue(self, lease_s: float) -> RunQueue:
         """Return the queue of runs; a process that is silent for `lease_s` is given up."""

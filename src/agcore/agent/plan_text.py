@@ -8,6 +8,7 @@ from typing import Any, cast
 from agcore.agent.error import PlanParseError
 from agent_core.providers.jsontext import parse
 from agent_core.text import join_surrogates
+from agent_core.text.json_text import table
 
 _THOUGHTS = re.compile(r"\s*<(think\w*|thought\w*|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
@@ -91,7 +92,7 @@ def _descriptions(value: Any) -> list[str]:
         raise PlanParseError('the plan has no array "steps"')
     found: list[str] = []
     for index, step in enumerate(cast("list[object]", steps)):
-        text = cast("dict[str, Any]", step).get("description") if isinstance(step, dict) else None
+        text = table(step).get("description")
         if not isinstance(text, str) or not text.strip():
             raise PlanParseError(f'step {index} of the plan has no "description"')
         found.append(join_surrogates(text))

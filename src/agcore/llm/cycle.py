@@ -72,6 +72,7 @@ from agent_core.types import (
     user_text,
 )
 from agent_core.types.budget import SharedBudget
+from agent_core.types.content import text_in
 
 _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
 
@@ -448,7 +449,7 @@ class LlmCycle:
         """
         blocks = _prompt_blocks(prompt)
         pictures = [block for block in blocks if not isinstance(block, TextBlock)]
-        words = "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+        words = text_in(blocks, "\n\n")
         system = "\n\n".join(filter(None, [self._system, options.text]))
         expected = options.expected()
         words = self._context.begin(

@@ -30,6 +30,7 @@ from agent_core.types import (
     Usage as Usage,
 )
 from agent_core.types.budget import SharedBudget
+from agent_core.types.content import text_in
 
 if TYPE_CHECKING:
     from agent_core.extensions import Extension
@@ -102,7 +103,7 @@ class ChatMessage(Frozen):
     @property
     def text(self) -> str:
         """Its text blocks, joined."""
-        return "".join(block.text for block in self.content if isinstance(block, TextBlock))
+        return text_in(self.content)
 
     @property
     def tool_calls(self) -> list[ToolCall]:

@@ -12,7 +12,7 @@ from agent_core.context.messages import artifact_ids
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.loop.context import RunStats
 from agent_core.storage.store import SessionStore
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, table
 from agent_core.tools.results import parse_answer
 from agent_core.types import (
     EFFECT_UNKNOWN,
@@ -85,7 +85,7 @@ async def build_report(
         metadata: ids and usage.
     """
     value = _read_object(answer or "") if output is None else output
-    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    given = table(value)
     named = _as_list(given.get("artifacts"))
     made = [each for node in nodes for result in node.results for each in artifact_ids(result)]
     wanted = list(dict.fromkeys(each for each in [*named, *made] if isinstance(each, str)))

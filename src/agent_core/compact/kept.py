@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from agent_core.text import estimate_text
-from agent_core.text.json_text import JsonObject, JsonValue
+from agent_core.text.json_text import JsonObject, JsonValue, table
 from agent_core.text.quotes import QUOTED, without_quotes
 from agent_core.types import (
     JsonBlock,
@@ -214,7 +214,7 @@ def _loaded_texts(path: Sequence[Node]) -> list[Statement]:
             continue
         kind, key = _LOADED[node.node_type]
         names, hashes = node.metadata.get(key, []), node.metadata.get("hashes")
-        known = cast("JsonObject", hashes) if isinstance(hashes, dict) else {}
+        known = table(hashes)
         for name in cast("list[Any]", names) if isinstance(names, list) else [names]:
             version = str(known.get(str(name)) or node.metadata.get("hash") or "")
             line = f"{kind} {_line(name)} {version[:_HASH_CHARS]}".rstrip()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ from agent_core.context.system_prompt import (
     instruction_block,
 )
 from agent_core.providers.estimates import estimate_blocks
+from agent_core.text.json_text import table
 from agent_core.tools.base import View
 from agent_core.types import (
     ModelRequest,
@@ -342,8 +343,7 @@ def _restore_block(reference: Mapping[str, Any], known: Mapping[str, Node]) -> S
 
 def _noted_repository(compaction: Node | None) -> str | None:
     """Return the state of the repository that a compaction has noted."""
-    details = compaction.metadata.get("details") if compaction else None
-    noted = cast("dict[str, Any]", details).get("repository") if isinstance(details, dict) else None
+    noted = table(compaction.metadata.get("details")).get("repository") if compaction else None
     return noted if isinstance(noted, str) else None
 
 

@@ -37,6 +37,7 @@ from agent_core.types import (
     build_content,
     is_cut_off,
 )
+from agent_core.types.content import text_in
 
 Fields = Mapping[str, Any]
 
@@ -585,7 +586,7 @@ def _text_of(fields: Fields) -> str:
     blocks = _blocks_of(fields)
     if not all(isinstance(block, TextBlock) for block in blocks):
         raise _UnreadError("is a system message with more than text; give the rest to the user")
-    return "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return text_in(blocks, "\n\n")
 
 
 def _str_of(fields: Fields, name: str) -> str:

@@ -11,7 +11,7 @@ from agent_core.errors import ErrorCode, StorageError, describe_error
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.history.service_tools import source_lines, use_line
 from agent_core.history.words import SENT, TAKEN_BACK, UNDELIVERED, event_line, story_words
-from agent_core.text.json_text import JsonObject, shown_json
+from agent_core.text.json_text import JsonObject, shown_json, table
 from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -688,7 +688,7 @@ def output_text(result: ToolResultBlock) -> str:
     parts: list[str] = []
     for block in result.content:
         held: object = block.data if isinstance(block, JsonBlock) else None
-        data = cast("JsonObject", held) if isinstance(held, dict) else {}
+        data = table(held)
         if "stdout" in data:
             parts += [str(data[key]) for key in ("stdout", "stderr") if data.get(key)]
         else:

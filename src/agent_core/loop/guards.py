@@ -53,6 +53,7 @@ from agent_core.types import (
     ToolCallDelta,
     ToolResult,
 )
+from agent_core.types.content import text_in
 
 Point = Literal["message", "tool_call", "tool_result", "answer"]
 
@@ -527,9 +528,8 @@ class GuardChecks(Extension):
                     await guards.passed()
                     checked = await self._checked(event)
                     if checked is not event:
-                        withheld = (
-                            [ModelTextDelta(text=text)] if (text := _text_of(checked)) else []
-                        )
+                        text = text_in(checked.content)
+                        withheld = [ModelTextDelta(text=text)] if text else []
                     for delta in withheld:
                         yield delta
                     yield checked
@@ -542,7 +542,7 @@ class GuardChecks(Extension):
         if self._expected is None or not given:
             if completed.tool_calls:
                 return completed
-            answer = _text_of(completed)
+            answer = text_in(completed.content)
             text = await self._guards.check_answer(answer)
             return completed if text == answer else _with_text(completed, text)
         invalid = given[0].metadata.get("invalid_arguments")
@@ -583,7 +583,3 @@ def _with_text(completed: ModelCompleted, text: str) -> ModelCompleted:
             "stop_reason": StopReason.END_TURN if stop is StopReason.TOOL_USE else stop,
         }
     )
-
-
-def _text_of(completed: ModelCompleted) -> str:
-    return "".join(block.text for block in completed.content if isinstance(block, TextBlock))

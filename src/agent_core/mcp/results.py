@@ -30,6 +30,7 @@ from agent_core.types import (
     TextBlock,
     ToolResult,
 )
+from agent_core.types.content import text_in
 
 MAX_FILES = 16
 """Sounds and other binary parts of one answer that become files of their own."""
@@ -83,7 +84,7 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
         content.append(JsonBlock(data=structured))
     if not answer.is_error:
         return ToolResult(content=content)
-    texts = "\n".join(block.text for block in content if isinstance(block, TextBlock))
+    texts = text_in(content, "\n")
     message = shortened(texts, MAX_REASON_CHARS) or "the tool failed without saying why"
     error = ErrorPayload(type="ToolError", code=ErrorCode.TOOL_ERROR, message=message)
     return ToolResult(content=content, is_error=True, error=error)

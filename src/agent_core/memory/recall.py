@@ -22,7 +22,7 @@ from agent_core.memory.entry import Memory, find_id
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import estimate_text, fit_lines
 from agent_core.text.folding import fold
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, table
 from agent_core.tools.base import (
     Action,
     LoadedTexts,
@@ -168,7 +168,7 @@ def _parse_ids(text: str) -> list[str]:
         value: Any = json.loads(text[begin : end + 1]) if begin >= 0 else None
     except (ValueError, RecursionError):
         value = None
-    ids = cast("JsonObject", value).get("memory_ids") if isinstance(value, dict) else None
+    ids = table(value).get("memory_ids")
     if not isinstance(ids, list):
         raise _unusable("it is not an object with memory_ids")
     return [one for one in cast("list[Any]", ids) if isinstance(one, str)]

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
-from typing import cast
 
 from msgspec import Struct
 
 from agent_core.config.models import MemoryConfig
 from agent_core.text import estimate_text
+from agent_core.text.json_text import array
 from agent_core.types import Node, NodeType, Role
 from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
 
@@ -38,7 +38,7 @@ class ScanRecord(Struct, frozen=True):
     def parse(cls, position: object, ends: object) -> "ScanRecord":
         """Read a stored record; anything else is a session that was never scanned."""
         known: list[tuple[int, bool]] = []
-        for one in cast("list[object]", ends) if isinstance(ends, list) else ():
+        for one in array(ends):
             match one:
                 case [int(end), bool(is_scanned)]:
                     known.append((end, is_scanned))

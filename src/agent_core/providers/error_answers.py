@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from agent_core.providers import jsontext
 from agent_core.text import bounded_line
-from agent_core.text.json_text import table
+from agent_core.text.json_text import array, table
 
 _SHOWN_PROBLEMS = 5
 _SHOWN_KIND = 80
@@ -159,7 +159,7 @@ def shown_address(location: str, base: str) -> str:
 
 def retry_delay_in(document: Any) -> float | None:
     """Return the seconds Google asks to wait: `{"retryDelay": "34s"}` among the details."""
-    for detail in _list(table(error_in(document)).get("details")):
+    for detail in array(table(error_in(document)).get("details")):
         delay = table(detail).get("retryDelay")
         if isinstance(delay, str) and re.fullmatch(_SECONDS, delay.removesuffix("s")):
             return float(delay.removesuffix("s"))
@@ -182,7 +182,7 @@ _MESSAGE_FIELDS = (
 
 def error_in(document: Any) -> Any:
     """Return the part of a service's JSON that describes the error."""
-    first = next(iter(_list(document)), document)
+    first = next(iter(array(document)), document)
     return table(table(first).get("error")) or first
 
 
@@ -200,18 +200,14 @@ def _in_words(said: Any) -> str:
     message = _message_in(fields)
     if message is None:
         return jsontext.dump_text(said)
-    where = ".".join(map(str, _list(fields.get("loc"))))
+    where = ".".join(map(str, array(fields.get("loc"))))
     return f"{where}: {_in_words(message)}" if where else _in_words(message)
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _kinds(error: Mapping[str, Any]) -> list[str]:
     found = [error.get(key) for key in ("type", "code", "status", "param")]
-    for detail in _list(error.get("details")):  # Google: the exceeded quota
-        violations = _list(table(detail).get("violations"))
+    for detail in array(error.get("details")):  # Google: the exceeded quota
+        violations = array(table(detail).get("violations"))
         found.extend(table(violation).get("quotaId") for violation in violations)
     kinds = [foreign_line(kind, _SHOWN_KIND) for kind in found if isinstance(kind, str) and kind]
     return list(dict.fromkeys(kinds))[:_SHOWN_PROBLEMS]

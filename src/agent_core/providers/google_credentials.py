@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from agent_core.config.models import expand_home
 from agent_core.config.problems import read_text
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import table
 
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 _FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -68,6 +68,6 @@ def project_in_credentials() -> str:
         found: object = json.loads(read_text(expand_home(path)) or "null")
     except (OSError, ValueError, AgentCoreError):
         return ""
-    table = cast("JsonObject", found) if isinstance(found, dict) else {}
-    project = table.get("project_id") or table.get("quota_project_id")
+    known = table(found)
+    project = known.get("project_id") or known.get("quota_project_id")
     return project if isinstance(project, str) else ""

@@ -276,7 +276,7 @@ def is_own(block: OriginBlock, provider: str, model: str) -> bool:
 def opaque_of(block: OriginBlock, provider: str, model: str) -> JsonObject:
     """Return the fields of the block sent back unchanged to the same provider and model."""
     opaque = block.metadata.get(OPAQUE) if is_own(block, provider, model) else None
-    return cast("JsonObject", opaque) if isinstance(opaque, dict) else {}
+    return table(opaque)
 
 
 TAGGED = "think"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 from urllib.parse import quote
 
 from agent_core.config.models import ModelConfig
@@ -10,7 +10,7 @@ from agent_core.config.services import COMPATIBLE
 from agent_core.errors import AgentCoreError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.token_limits import is_window
-from agent_core.text.json_text import JsonValue
+from agent_core.text.json_text import JsonValue, tables
 
 _KEYS = (
     "max_model_len",  # vLLM, SGLang
@@ -128,9 +128,8 @@ async def find_window(
         case provider if provider == "openai" or provider in COMPATIBLE:
             if "/models" not in known:
                 known["/models"] = await adapter.look_up("/models")
-            listed = known["/models"].get("data")
-            entries = cast("list[Any]", listed) if isinstance(listed, list) else []
-            own = [entry for entry in entries if _name_of(entry) == model.name]
+            listed = tables(known["/models"].get("data"))
+            own = [entry for entry in listed if entry.get("id") == model.name]
             if window := _window_in(own):
                 return window
             if "/props" not in known:
@@ -140,10 +139,6 @@ async def find_window(
             return served or _window_in(own, _TRAINED)
         case _:
             return None
-
-
-def _name_of(entry: object) -> object:
-    return cast("Mapping[str, JsonValue]", entry).get("id") if isinstance(entry, Mapping) else None
 
 
 def _window_in(places: Iterable[object], keys: Sequence[str] = _KEYS) -> int | None:

@@ -248,24 +248,6 @@ class ShapeFilter:
         self._text = self._text[start - self._fresh :]
 
 
-class LiveSecrets:
-    """One live text without configured secrets; token shapes are not removed."""
-
-    def __init__(self, values: SecretValues) -> None:
-        self._values = values
-        self._held = ""
-
-    def feed(self, text: str) -> str:
-        """Take the next piece and return what can be shown now; may be empty."""
-        settled, self._held = self._values.settle(self._held + text)
-        return settled
-
-    def finish(self) -> str:
-        """Return the text held back, and start again with an empty text."""
-        rest, self._held = self._values.replace(self._held), ""
-        return rest
-
-
 class LiveText:
     """One live text, redacted while it is being written.
 
@@ -391,10 +373,6 @@ class Redactor:
     def stream(self) -> LiveText:
         """Return a redactor for one text that arrives in pieces; as strong as `text`."""
         return LiveText(self._values)
-
-    def secrets_stream(self) -> LiveSecrets:
-        """Return a redactor for one text in pieces; only as strong as `secrets_only`."""
-        return LiveSecrets(self._values)
 
     def raw_stream(self) -> LiveBytes:
         """Return a redactor for bytes that arrive in pieces, for files of any size."""

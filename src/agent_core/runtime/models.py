@@ -42,6 +42,7 @@ from agent_core.types import (
     Usage,
 )
 from agent_core.types.budget import SharedBudget
+from agent_core.types.content import text_in
 from agent_core.types.options import provider_tool_names
 
 if TYPE_CHECKING:
@@ -436,7 +437,7 @@ class OneShotModelCall:
         if completed.stop_reason is StopReason.MAX_TOKENS:
             message = "the answer was cut off by the output limit"
             raise ProviderError(ErrorCode.MAX_OUTPUT_TOKENS, message)
-        return "".join(b.text for b in completed.content if isinstance(b, TextBlock))
+        return text_in(completed.content)
 
     def cost(self) -> dict[str, Any]:
         """Return the usage so far, for an event."""

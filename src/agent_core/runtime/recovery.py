@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import compress, takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ from agent_core.permissions.policy import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner, now
 from agent_core.storage.store import SessionStore
 from agent_core.text import gist_of_arguments
+from agent_core.text.json_text import JsonObject, table, tables
 from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
     CHANGED,
@@ -218,7 +219,7 @@ class SessionHistory:
         if not is_sent:
             return None
         workers = [worker for answer in reports for worker in _workers_in(answer)]
-        known = {worker.get("child_run_id") for worker in workers}
+        known = [worker.get("child_run_id") for worker in workers]
         children = _find_uncollected(await self._store.children(last), nodes)
         if not (children := [child for child in children if child.run_id not in known]):
             return None
@@ -310,13 +311,13 @@ def _find_uncollected(children: Sequence[RunRecord], path: Sequence[Node]) -> li
     calls = (each for node in path for each in node.calls)
     results = (each for node in path for each in node.results)
     sent = {each.tool_call_id for each in calls if each.arguments.get("wait") is False}
-    collected = {
+    collected = [
         worker.get("child_run_id")
         for each in results
         if each.metadata.get("tool_name") == WAIT_WORKERS
         for worker in _workers_in(each)
         if worker.get("status") != "running"
-    }
+    ]
     return [
         child
         for child in children
@@ -324,14 +325,11 @@ def _find_uncollected(children: Sequence[RunRecord], path: Sequence[Node]) -> li
     ]
 
 
-def _workers_in(answer: ToolResultBlock | ToolResult) -> Iterator[dict[str, Any]]:
+def _workers_in(answer: ToolResultBlock | ToolResult) -> Iterator[JsonObject]:
     """Yield the entries of workers in the answer to a wait; a shortened answer may have none."""
     for block in answer.content:
-        data: object = block.data if isinstance(block, JsonBlock) else None
-        if isinstance(data, dict):
-            workers = cast("dict[str, object]", data).get("workers")
-            entries = cast("list[object]", workers) if isinstance(workers, list) else []
-            yield from (cast("dict[str, Any]", each) for each in entries if isinstance(each, dict))
+        if isinstance(block, JsonBlock):
+            yield from tables(table(block.data).get("workers"))
 
 
 def _close(journal: Journal, call: ToolCall, message: str, known: ToolResult | None = None) -> None:

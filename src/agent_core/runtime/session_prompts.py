@@ -7,7 +7,7 @@ and its block about the repository, are fixed when the session is opened.
 import asyncio
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from agent_core.config.models import ModelConfig
 from agent_core.events import Journal, SessionJournal
 from agent_core.git.repository import Repository
+from agent_core.text.json_text import table
 from agent_core.types import BEGAN_GIVEN, SESSION_INSTRUCTIONS, SessionRecord
 
 _KEY = "prompt"
@@ -145,13 +146,11 @@ def _stored(known: SessionPrompt) -> dict[str, Any]:
 
 def _parsed(session: SessionRecord) -> SessionPrompt:
     """Read the stored facts; what cannot be read counts as unknown."""
-    value: object = session.metadata.get(_KEY)
     is_new = session.active_node_id is None or BEGAN_GIVEN in session.metadata
     instructions: object = session.metadata.get(SESSION_INSTRUCTIONS)
-    facts = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    facts = table(session.metadata.get(_KEY))
     model, window = facts.get("model"), facts.get("window")
-    repository, windows = facts.get("repository"), facts.get("windows")
-    named = cast("dict[str, Any]", windows) if isinstance(windows, dict) else {}
+    repository, named = facts.get("repository"), table(facts.get("windows"))
     return SessionPrompt(
         is_new=is_new and not facts,
         model=model if isinstance(model, str) else None,

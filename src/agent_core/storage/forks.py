@@ -2,7 +2,7 @@
 
 from bisect import bisect
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from agent_core.storage.claims import find_session
 from agent_core.storage.given import add_path, renamed_nodes
@@ -17,6 +17,7 @@ from agent_core.storage.rows import (
 )
 from agent_core.storage.sql import Connection
 from agent_core.storage.workspaces import KNOW_SNAPSHOT, NAME_SNAPSHOT
+from agent_core.text.json_text import array
 from agent_core.types import (
     SESSION_INSTRUCTIONS,
     AgentRecord,
@@ -103,7 +104,7 @@ def _kept_facts(origin: SessionRecord, path: Sequence[Node]) -> dict[str, Any]:
     if isinstance(cursor, int):
         facts[MEMORY_CURSOR] = bisect(numbers, cursor)
     spans: dict[int, bool] = {}
-    for end in cast("list[object]", ends) if isinstance(ends, list) else ():
+    for end in array(ends):
         match end:
             case [int(number), bool(is_searched)]:
                 spans[bisect(numbers, number)] = is_searched

@@ -124,7 +124,7 @@ class Salvage:
         try:
             return read_it()
         except (ValueError, ValidationError, RecursionError) as error:
-            self.note(table, row_id, _first_line(error))
+            self.note(table, row_id, str(error).partition("\n")[0])
         except StorageError as error:
             if error.retryable:
                 raise
@@ -216,7 +216,3 @@ def _readable_blocks(content: object, raw: str) -> Iterator[Any]:
             yield {"type": "text", "text": f"[a part {what[:80]} cannot be read]"}
         else:
             yield block
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -70,4 +70,9 @@ def table(value: Any) -> JsonObject:
 
 def tables(value: Any) -> list[JsonObject]:
     """Return the JSON objects in the value if it is an array, else nothing."""
-    return [each for each in value if each.__class__ is dict] if value.__class__ is list else []
+    return [each for each in array(value) if each.__class__ is dict]
+
+
+def array(value: Any) -> list[Any]:
+    """Return the value if it is a JSON array, else an empty one."""
+    return value if value.__class__ is list else []

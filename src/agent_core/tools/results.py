@@ -23,7 +23,7 @@ from msgspec import Struct
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.providers.jsontext import unfenced
 from agent_core.text import plural, shorten_text
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, array
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.callables import is_async
 from agent_core.tools.values import (
@@ -202,7 +202,7 @@ def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:
             details=storable_facts(error.details),
         )
     notes: Any = getattr(error, "__notes__", None)
-    parts = [error, *(cast("list[Any]", notes) if isinstance(notes, list) else ())]
+    parts = [error, *array(notes)]
     texts = "\n".join(map(text_of, map(text_of, parts)))  # a text may be one that is not plain
     text = f"{tool_name} broke: {type(error).__name__}: {texts}"
     return ErrorPayload(

@@ -533,6 +533,11 @@ _FLAGS = tuple(flag.name for flag in fields(NodeFlags))
 NO_FLAGS = NodeFlags()
 
 
+def text_in(content: Iterable["ContentBlock"], between: str = "") -> str:
+    """Return the texts of a content, joined; its other blocks are left out."""
+    return between.join([block.text for block in content if isinstance(block, TextBlock)])
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A conversation item that has not been stored yet."""
@@ -554,7 +559,7 @@ class Draft:
     @property
     def text(self) -> str:
         """Its text blocks, joined."""
-        return "".join([block.text for block in self.content if isinstance(block, TextBlock)])
+        return text_in(self.content)
 
     @property
     def words(self) -> str:
@@ -605,7 +610,7 @@ class Node(Frozen):
     @property
     def text(self) -> str:
         """Its text blocks, joined."""
-        return "".join([block.text for block in self.content if isinstance(block, TextBlock)])
+        return text_in(self.content)
 
     @property
     def words(self) -> str:

@@ -7,7 +7,7 @@ from agent_core.events.journal import build_node
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, table
 from agent_core.types import (
     EFFECT_UNKNOWN,
     OPAQUE,
@@ -158,6 +158,4 @@ def calls_to_make(messages: Sequence[ArchivedMessage]) -> list[ToolCall]:
 
 
 def _code_of(content: object) -> object:
-    answer = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-    error = answer.get("error")
-    return cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+    return table(table(content).get("error")).get("code")

@@ -31,7 +31,7 @@ from agent_core.mcp.route import RoutedTransport
 from agent_core.providers.base import require_real_models
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import estimate_text
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, table
 from agent_core.types import Usage
 from kgent.config.models import KgentConfig
 from kgent.engine.base import (
@@ -412,7 +412,7 @@ def _archive(exchange: Iterable[messages.ModelMessage]) -> list[ArchivedMessage]
             if isinstance(part, messages.ToolReturnPart):
                 is_retry, answered = part.outcome == "retried", cast("object", part.content)
                 shown = part.model_response_str() if is_retry else answered
-                answer = cast("JsonObject", answered) if isinstance(answered, dict) else {}
+                answer = table(answered)
                 is_error = is_retry or answer.get("ok") is False
                 block = result_block(part.tool_call_id, part.tool_name, shown, is_error=is_error)
                 found.append(message("tool", _shown(part.timestamp), block))

@@ -18,7 +18,7 @@ import yaml
 from agent_core.config.problems import parse_json
 from agent_core.errors import AgentCoreError
 from agent_core.text import bounded_line, plural
-from agent_core.text.json_text import JsonObject, JsonSchema
+from agent_core.text.json_text import JsonObject, JsonSchema, table
 from agent_core.tools.files import open_file
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError
 from kgent.config.models import DeliverableSpec
@@ -178,7 +178,7 @@ def _table_faults(schema: JsonSchema, path: Path) -> Iterator[str]:
     items: object = schema.get("items")
     row_schema = schema
     if is_list:
-        row_schema = cast("JsonSchema", items) if isinstance(items, dict) else {}
+        row_schema = table(items)
     while isinstance(part := _find_part(schema, row_schema.get("$ref")), dict):  # cannot loop
         row_schema = cast("JsonSchema", part)
     if path.stat().st_size > MAX_CHECKED_BYTES:
@@ -266,7 +266,7 @@ def _find_part(root: JsonSchema, place: object) -> Any:
     found: Any = root
     for word in place.removeprefix("#/").split("/"):
         name = unquote(word).replace("~1", "/").replace("~0", "~")
-        found = cast("JsonSchema", found).get(name) if isinstance(found, Mapping) else None
+        found = table(found).get(name)
     return found
 
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 from agcore.memory import (
     MemoryFilter,
@@ -16,6 +15,7 @@ from agcore.memory import (
     words_of,
 )
 from agent_core.errors import AgentCoreError
+from agent_core.text.json_text import array
 from agent_core.types import new_id
 from kgent.config.models import SQLITE, KgentConfig
 from kgent.errors import config_error
@@ -57,7 +57,7 @@ class StoreMemory:
         found: list[MemoryItem] = []
         for score, item in best[: max(limit, 0)]:
             tags: object = item.metadata.get("tags", [])
-            known = cast("list[object]", tags) if isinstance(tags, list) else []
+            known = array(tags)
             found.append(
                 MemoryItem(
                     content=item.content,

@@ -239,8 +239,7 @@ class Translation:
         thoughts = (block.text for block in node.content if isinstance(block, ReasoningBlock))
         if text := self._thought.rest("".join(thoughts)):
             yield _thought(text, f"{message_id}-thought")
-        texts = (block.text for block in node.content if isinstance(block, TextBlock))
-        if text := self._said.rest("".join(texts)):
+        if text := self._said.rest(node.text):
             yield _said(text, message_id)
         for block in node.calls:
             if call := self._screen.calls.call(node.agent_id, block.tool_call_id):

@@ -15,7 +15,7 @@ from agent_core.config.services import COMPATIBLE, public_service
 from agent_core.errors import AgentCoreError
 from agent_core.history.figures import format_age
 from agent_core.text import visible
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, array
 from agent_core.types import SessionSummary
 
 _FIRST_PAGE = 30
@@ -125,7 +125,7 @@ async def _served(model: ModelConfig) -> AsyncIterator[Sequence[str]]:
                     listed = (await adapter.look_up(path)).get(key)
         finally:
             await adapter.close()
-    entries = cast("list[object]", listed) if isinstance(listed, list) else []
+    entries = array(listed)
     tables = [cast("JsonObject", each) for each in entries if isinstance(each, dict)]
     names = [table.get(name) for table in tables]
     yield [f"{model.provider}:{each}" for each in names if isinstance(each, str) and each]

@@ -63,6 +63,34 @@ def test_the_beginning_of_an_id_continues_its_session_and_makes_no_other(
         assert len(server.requests) == 2
         new = soong_agent(home, *at, "--session-id", "sess_mine", "a new one")
     assert (new.returncode, new.stdout.strip()) == (0, "three")
+    assert "new session sess_mine" in new.stderr.splitlines()
+
+
+def test_an_id_that_is_nearly_that_of_a_session_names_it(home: Home, project: Path) -> None:
+    at = ("--path", str(project))
+    with ModelServer.in_thread(["one", "two", "three", "four"]) as server:
+        first = soong_agent(configured(home, server), "run", *at, "hi")
+        (session_id,) = set(re.findall(r"sess_\w+", first.stderr))
+        last = "0" if session_id[-1] != "0" else "1"
+        mistyped = session_id[:-1] + last
+        for words in (("undo", "--session-id"), ("redo",), ("sessions", "show")):
+            undone = soong_agent(home, *words, mistyped, *at[: 2 * (words[0] != "sessions")])
+            assert undone.returncode != 0
+            assert re.search(rf"did you mean {session_id[:8]}", undone.stderr), undone.stderr
+        again = soong_agent(home, "run", *at, "--session-id", mistyped, "and then?")
+        assert re.search(rf"new session {mistyped} \(did you mean {session_id[:8]}", again.stderr)
+        named = soong_agent(home, "run", *at, "--session-id", "tidy", "one of my own")
+        assert "new session tidy" in named.stderr.splitlines()
+        known = soong_agent(home, "run", *at, "--session-id", "tidy", "the same")
+    assert "session tidy" in known.stderr.splitlines()
+
+
+def test_an_option_for_an_id_that_is_an_argument_gets_the_form_shown(home: Home) -> None:
+    wrong = soong_agent(home, "sessions", "show", "--session-id", "abc")
+    assert wrong.returncode == 2
+    assert wrong.stderr.splitlines()[1:] == [
+        "write the id without an option: soong-agent sessions show <id>"
+    ]
 
 
 @pytest.mark.sweep

@@ -184,20 +184,29 @@ echo "${{COMPREPLY[@]}}"
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    sampled(
+    kept(
         [
             ("", {"run", "chat", "cost", "completion"}),
             ("sess", {"sessions"}),
             ("memory ", {"list", "show", "forget"}),
             ("run --mode ", {"plan", "ask", "accept-edits"}),
             ("run --mode = pl", {"plan"}),
+            ("config set sandbox.mode ", {"off", "auto", "required"}),
+            ("config set sandbox.mode re", {"required"}),
+            ("config set memory.enabled ", {"true", "false"}),
+            ("config set model.name ", set[str]()),
+            ("chat --con", {"--continue"}),
+            ("undo --ses", {"--session-id"}),
             ("run --model x --max", {"--max-usd", "--max-turns"}),
             ("cost --by se", {"session"}),
             ("approvals answer req_1 ", {"allow", "session", "reads", "edits", "deny"}),
             ("completion ", {"bash", "zsh", "fish"}),
             ("run -- --mo", set[str]()),
         ],
-        keep=2,
+        ("sess", {"sessions"}),
+        ("config set sandbox.mode ", {"off", "auto", "required"}),
+        ("config set model.name ", set[str]()),
+        ("chat --con", {"--continue"}),
     ),
 )
 def test_bash_completes_commands_options_and_values(
@@ -231,6 +240,7 @@ def test_fish_completes_commands_options_and_values(
         ("memory fo", "forget"),
         ("run --mode acc", "accept-edits"),
         ("cost --b", "--by"),
+        ("config set sandbox.mode re", "required"),
     ):
         done = subprocess.run(  # noqa: S603 - what we have written
             ["fish", "--no-config", "-c", f'source {script}; complete -C "soong-agent {line}"'],  # noqa: S607

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.exit_codes import COMPLETED
+from agent_core.cli.nearby import resolve_session
 from agent_core.cli.options import Options
 from agent_core.cli.question import fact_lines
 from agent_core.cli.run import CONTINUES_LATER, carry_out
@@ -55,7 +56,7 @@ def manage_approvals(options: Options) -> int:
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
     async with open_runtime(setup, read_only=True) as runtime:
-        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
+        session_id = options.session_id and await resolve_session(runtime, options.session_id)
         found = await runtime.approvals(session_id, is_open=not options.all, limit=options.limit)
     for question in found:
         if options.json:

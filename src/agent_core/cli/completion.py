@@ -80,6 +80,16 @@ def _values(option: argparse.Action) -> str:
     return " ".join(map(str, option.choices or ()))
 
 
+def _values_after_keys(command: Parser) -> dict[str, str]:
+    """Return the words that may follow each key as its value, if the command takes one."""
+    arguments = [option for option in command.options if not option.option_strings]
+    if [each.metavar or each.dest for each in arguments] != ["key", "value"]:
+        return {}
+    from agent_core.cli.config_file import setting_values  # noqa: PLC0415 - needed here only
+
+    return {key: " ".join(words) for key, words in setting_values().items()}
+
+
 def _is_valued(option: argparse.Action) -> bool:
     return bool(option.option_strings) and option.nargs != 0
 
@@ -104,6 +114,15 @@ def _bash(parser: Parser) -> str:
                 choices.append(
                     f"    {shlex.quote(f'{place}|{name}')}) offered={shlex.quote(values)} ;;"
                 )
+        free: list[str] = []
+        for key, values in _values_after_keys(command).items():
+            if values:
+                at = shlex.quote(f"{place}|{key}")
+                choices.append(f"    {at}) offered={shlex.quote(values)} ;;")
+            else:
+                free.append(shlex.quote(f"{place}|{key}"))
+        if free:
+            choices.append(f"    {'|'.join(free)}) COMPREPLY=(); return ;;")
         if place:
             places.append(shlex.quote(place))
         key = shlex.quote(f"{place}|-")
@@ -136,10 +155,18 @@ def _fish(parser: Parser) -> Iterator[str]:
                 f"complete -c soong-agent -n {_quoted(rest)} -a {_quoted(name)}"
                 f" -d {_quoted(action.what)}"
             )
+        followed = _values_after_keys(command)
+        for key, values in followed.items():
+            after = _quoted(f"{seen}; and __fish_seen_subcommand_from {key}")
+            if values:
+                yield f"complete -c soong-agent -n {after} -a {_quoted(values)}"
         for option in command.options:
             values = _values(option)
             if not option.option_strings:
-                if values:
+                if values and followed:
+                    first_word = f"{seen}; and not __fish_seen_subcommand_from {values}"
+                    yield f"complete -c soong-agent -n {_quoted(first_word)} -a {_quoted(values)}"
+                elif values:
                     yield f"{condition} -a {_quoted(values)}"
                 continue
             longs = [f"-l {name[2:]}" for name in option.option_strings if name[:2] == "--"]

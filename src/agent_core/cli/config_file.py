@@ -265,16 +265,32 @@ class ConfigFile:
 
 def setting_keys() -> list[str]:
     """Return every key that has a single place in the file, with dots."""
-    return list(_known_keys(Config))
+    return [key for key, _ in _known_keys(Config)]
 
 
-def _known_keys(section: type[Section], prefix: str = "") -> Iterator[str]:
+def setting_values() -> dict[str, list[str]]:
+    """Return the values of each key that takes certain words alone; the others have none."""
+    return {key: [*dict.fromkeys(_words_of(kind))] for key, kind in _known_keys(Config)}
+
+
+def _known_keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, field in section.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             yield from _known_keys(kind, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", kind
+
+
+def _words_of(kind: Any) -> Iterator[str]:
+    """Yield the words that a type names one by one."""
+    if kind is bool:
+        yield from ("true", "false")
+    elif get_origin(kind) is Literal:
+        yield from (value for value in get_args(kind) if isinstance(value, str))
+    elif get_origin(kind) not in {list, dict}:
+        for part in get_args(kind):
+            yield from _words_of(part)
 
 
 def _parts(key: str) -> Parts:

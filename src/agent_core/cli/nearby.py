@@ -9,13 +9,18 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.setup import read_command_setup
-from agent_core.errors import AgentCoreError, ConfigError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.text import noun, plural, visible
 
 _MOST_FOLDERS = 100
 _MOST_COUNTED = 1000
 _MOST_NAMED = 4
 _MOST_LOOKED_AT = 50
+_MOST_COMPARED = 200
+_NEAR = 0.75
+"""Share of an id that has to be as it was written."""
+_MADE = "sess_"
+"""The beginning of ids that are made for sessions."""
 
 
 async def short_id_of(runtime: AgentRuntime, session_id: str) -> str:
@@ -25,6 +30,59 @@ async def short_id_of(runtime: AgentRuntime, session_id: str) -> str:
             if summary.session_id == session_id:
                 return summary.short_id
     return session_id
+
+
+async def resolve_session(runtime: AgentRuntime, prefix: str) -> str:
+    """Return the session that a person names; see `AgentRuntime.resolve_session_id`.
+
+    Raises:
+        StorageError: `session_not_found`: no id begins so; the message names a near one.
+        AgentCoreError: `validation_error`: several do.
+    """
+    try:
+        return await runtime.resolve_session_id(prefix)
+    except StorageError as error:
+        if error.code is ErrorCode.SESSION_NOT_FOUND and (near := await _near(runtime, prefix)):
+            raise StorageError(
+                error.code, f"{error.message}{near}", details=error.details
+            ) from None
+        raise
+
+
+async def describe_new_session(runtime: AgentRuntime, session_id: str) -> str:
+    """Return a line about a session that begins under this id; empty if there is one.
+
+    Only an id that begins with `sess_`, as those that are made for sessions do, may be shortened.
+    """
+    try:
+        found = await runtime.resolve_session_id(session_id)
+    except StorageError:
+        found = None
+    except AgentCoreError:  # several begin so
+        return ""
+    if found == session_id or (found and session_id.startswith(_MADE)):
+        return ""
+    near = "" if found else await _near(runtime, session_id)
+    return f"new session {visible(session_id, one_line=True)}{near}"
+
+
+async def _near(runtime: AgentRuntime, written: str) -> str:
+    """Return a question that names the only session whose id is nearly as written."""
+    from difflib import SequenceMatcher  # noqa: PLC0415 - for ids that are wrong
+
+    bare = written.removeprefix(_MADE)
+    ratios: dict[str, float] = {}
+    for session in await runtime.list_sessions(_MOST_COMPARED):
+        begun = session.session_id.removeprefix(_MADE)[: len(bare) + 1]
+        matcher = SequenceMatcher(None, bare, begun[: len(bare)], autojunk=False)
+        ratios[session.session_id] = max(
+            matcher.ratio(), SequenceMatcher(None, bare, begun, autojunk=False).ratio()
+        )
+    best = max(ratios.values(), default=0.0)
+    nearest = [session_id for session_id, ratio in ratios.items() if ratio == best]
+    if best < _NEAR or len(nearest) > 1:
+        return ""
+    return f" (did you mean {await short_id_of(runtime, nearest[0])}?)"
 
 
 async def model_option(model: str | None) -> str:

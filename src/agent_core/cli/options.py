@@ -203,15 +203,22 @@ class Parser(PlainParser):
         self.options: list[argparse.Action] = []
         super().__init__(allow_abbrev=False, formatter_class=HelpLayout, **settings)
 
-    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        """Add an option or an argument."""
-        self.options.append(super().add_argument(*names, **settings))
-        return self.options[-1]
+    def _add_action(self, action: argparse.Action) -> argparse.Action:
+        """Add an option or an argument, also one of a group."""
+        self.options.append(action)
+        return super()._add_action(action)
 
     def refuse(self, unknown: Sequence[str], cure: str = "") -> NoReturn:
         """End the process: there are no such arguments."""
         known = [name for option in self.options for name in option.option_strings]
-        near = (did_you_mean(word.partition("=")[0], known) for word in unknown)
+        words = [word.partition("=")[0] for word in unknown]
+        near = (did_you_mean(word, known) for word in words)
+        ids = {word[2:].removesuffix("-id") for word in words if word.startswith("--")}
+        if any(word.endswith("-id") for word in words) and any(
+            not each.option_strings and (each.metavar or each.dest) in {"id", *ids}
+            for each in self.options
+        ):
+            cure = f"write the id without an option: {self.prog} <id>"
         hint = next(filter(None, near), cure and f"; {cure}")
         self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from agent_core.api import AgentRuntime
 from agent_core.cli.config_file import ConfigFile
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
+from agent_core.cli.nearby import resolve_session
 from agent_core.cli.options import Options
 from agent_core.cli.settings import check_rules
 from agent_core.cli.setup import build_terminal_redactor, open_runtime, run_on_terminal
@@ -44,7 +45,7 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
         terminal.line(f"error: {call}; see soong-agent permissions explain --help", Style.BAD)
         return MISUSED
     async with open_runtime(setup, saves_rules=sys.stdin.isatty(), read_only=True) as runtime:
-        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
+        session_id = options.session_id and await resolve_session(runtime, options.session_id)
         found = await runtime.explain_permission(
             *call,
             session_id=session_id,
@@ -148,7 +149,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     if setup.config.permissions.remember_scope != "session_stored":
         terminal.line(_IN_MEMORY, Style.DIM)
     async with open_runtime(setup, read_only=True) as runtime:
-        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
+        session_id = options.session_id and await resolve_session(runtime, options.session_id)
         show_grants(await runtime.permission_grants(session_id), terminal, clean)
     return COMPLETED
 

@@ -183,12 +183,21 @@ class Shown(Struct, dict=True):
     on_event: "Callable[[RuntimeEvent], Awaitable[None]] | None" = None
     notifier: "Notifier | None" = None
 
-    def begun(self, handle: "RunHandle", server: str = "") -> None:
-        """Show which session this is, and the line about the server of the model, if any."""
+    def begun(self, handle: "RunHandle", server: str = "", new: str = "") -> None:
+        """Show which session this is.
+
+        Args:
+            handle: the run.
+            server: a line about the server of the model.
+            new: a line about a session that begins under a given id.
+        """
         if self.events is not None:
             self.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
         self.session_id = handle.session_id
-        self.view.session(handle.session_id)
+        if new:
+            self.terminal.line(new, Style.WARN)
+        else:
+            self.view.session(handle.session_id)
         if server:
             self.terminal.line(visible(server, one_line=True), Style.DIM)
         for warning in handle.warnings:
@@ -304,8 +313,9 @@ async def _run(scene: Scene) -> int:
     options, shown, interrupt = scene.options, scene.shown, scene.interrupt
     view = shown.view
     async with scene.open_runtime() as runtime:
+        new = await _describe_new(runtime, options)
         handle = await scene.begin(runtime)
-        shown.begun(handle, scene.server)
+        shown.begun(handle, scene.server, new)
         if handle.status is RunStatus.WAITING:  # it was answered, and another process has it
             shown.terminal.line(CONTINUES_LATER % handle.session_id, Style.WARN)
             return COMPLETED
@@ -452,6 +462,15 @@ async def _denied(
         and found.decision is Decision.DENY
         and found.decided_by == NOBODY
     ]
+
+
+async def _describe_new(runtime: "AgentRuntime", options: Options) -> str:
+    """Return a line about a session that begins under the id of `--session-id`; empty otherwise."""
+    if options.command != "run" or options.session_id is None:
+        return ""
+    from agent_core.cli.nearby import describe_new_session  # noqa: PLC0415 - few runs name one
+
+    return await describe_new_session(runtime, options.session_id)
 
 
 async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:

@@ -12,7 +12,7 @@ from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
 from agent_core.cli.layout import fitted
 from agent_core.cli.lines import InputLines
-from agent_core.cli.nearby import name_nearby
+from agent_core.cli.nearby import name_nearby, resolve_session
 from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
@@ -67,7 +67,7 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
                 take_misplaced_id(options)
             case _:
                 pass
-        session_id = await runtime.resolve_session_id(options.id)
+        session_id = await resolve_session(runtime, options.id)
         match options.action:
             case "show":
                 from agent_core.cli.story import show_session  # noqa: PLC0415 - needed here only
@@ -266,7 +266,7 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
         terminal.line(f"error: {message}. Nothing was deleted", Style.BAD)
         return MISUSED
     if options.ids:
-        ids = [await runtime.resolve_session_id(each) for each in options.ids]
+        ids = [await resolve_session(runtime, each) for each in options.ids]
         if options.path is not None and (other := await _of_another(runtime, ids, options.path)):
             message = f"{other} is a session of another project than {visible(options.path)}"
             terminal.line(f"error: {message}. Nothing was deleted", Style.BAD)

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.exit_codes import COMPLETED, FAILED
-from agent_core.cli.nearby import name_nearby
+from agent_core.cli.nearby import name_nearby, resolve_session
 from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
@@ -33,7 +33,7 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             show_diff(await runtime.diff_workspace(*states), terminal, clean)
             return COMPLETED
         if options.session_id:
-            session_id = await runtime.resolve_session_id(options.session_id)
+            session_id = await resolve_session(runtime, options.session_id)
         else:
             session_id = await runtime.last_session(setup.project)
         if session_id is None:

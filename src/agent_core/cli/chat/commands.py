@@ -19,7 +19,7 @@ from agent_core.cli.chat.window import show_context
 from agent_core.cli.exit_codes import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.interruption import Interruption
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
-from agent_core.cli.nearby import short_id_of
+from agent_core.cli.nearby import resolve_session, short_id_of
 from agent_core.cli.placed import placed_model
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
@@ -239,7 +239,7 @@ async def _resume(chat: Chat, words: Sequence[str]) -> None:
         if session_id is None:
             chat.fail("no session of this project has an answer yet")
     else:
-        session_id = await chat.runtime.resolve_session_id(named[0])
+        session_id = await resolve_session(chat.runtime, named[0])
     if session_id is not None:
         await chat.resume(session_id)
 

@@ -209,6 +209,9 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
         try:
             session_id = await runtime.resolve_session_id(session_id)
         except StorageError:
+            from agent_core.cli.nearby import describe_new_session  # noqa: PLC0415 - rarely needed
+
+            conversation.say(await describe_new_session(runtime, session_id), Style.WARN)
             conversation.session_id = session_id
             return
     else:

@@ -1,5 +1,7 @@
 """The arguments of `soong-agent undo`, `redo` and `workspace`."""
 
+from argparse import SUPPRESS
+
 from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
@@ -41,12 +43,11 @@ def add_parser(commands: Commands) -> None:
         command.set_defaults(work="agent_core.cli.undo:move_session", session_id=None)
         add_path(command)
         command.add_argument("--force", action="store_true", help=_FORCE)
-        command.add_argument(
-            "session_id",
-            nargs="?",
-            metavar="session",
-            help="the id of the session, or its beginning",
-        )
+        # The one that is missing must not replace the one that is given.
+        which = "the id of the session, or its beginning"
+        named = command.add_mutually_exclusive_group()
+        named.add_argument("session_id", nargs="?", metavar="session", default=SUPPRESS, help=which)
+        named.add_argument("--session-id", metavar="<id>", default=SUPPRESS, help=which)
     workspace = add_command(commands, "workspace", PURPOSES["workspace"])
     workspace.set_defaults(work="agent_core.cli.undo:move_session")
     diff = add_command(

@@ -322,23 +322,17 @@ async def test_a_picture_is_shown_beside_the_rest(home: Home, project: Path, hol
     assert image == ImageBlock(mime_type="image/png", data=base64.b64encode(PNG).decode())
 
 
-async def test_bytes_alone_are_text_or_base64_or_a_file_or_a_picture(
-    home: Home, project: Path
-) -> None:
+async def test_bytes_alone_are_text_if_they_are_utf_8(home: Home, project: Path) -> None:
     result, _ = await answered(home, project, lambda: "grüß".encode())
     assert result.content == [TextBlock(text="grüß")]
 
 
-async def test_small_bytes_alone_are_base64(home: Home, project: Path) -> None:
-    result, _ = await answered(home, project, lambda: SMALL)
-    assert result.content == [JsonBlock(data=base64.b64encode(SMALL).decode())]
-
-
-async def test_large_bytes_alone_are_an_artifact(home: Home, project: Path) -> None:
-    result, history = await answered(home, project, lambda: LARGE)
+@pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
+async def test_bytes_alone_are_an_artifact(home: Home, project: Path, content: bytes) -> None:
+    result, history = await answered(home, project, lambda: content)
     (reference,) = result.content
     assert isinstance(reference, ArtifactRefBlock)
-    assert Path(history.artifacts[0].path).read_bytes() == LARGE
+    assert Path(history.artifacts[0].path).read_bytes() == content
 
 
 async def test_a_picture_alone_is_shown(home: Home, project: Path) -> None:

@@ -28,6 +28,7 @@ from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.callables import is_async
 from agent_core.tools.values import (
     MAX_VALUES,
+    SMALL_BYTES,
     KeptFile,
     TooManyValuesError,
     ValueWriter,
@@ -65,7 +66,7 @@ class ReadResult(Struct, frozen=True):
 def wrap(value: object) -> ToolResult:
     """Make a result of a handler's return value, where no files can be kept.
 
-    See `read_result`. A picture is shown, and other files are named.
+    See `read_result`. A picture is shown, a few bytes are base64, and other files are named.
     """
     read = read_result(value)
     content = [*read.result.content]
@@ -73,6 +74,8 @@ def wrap(value: object) -> ToolResult:
         if file.is_picture:
             data = base64.b64encode(file.content).decode()
             content.append(ImageBlock(mime_type=file.mime_type, data=data))
+        elif len(file.content) <= SMALL_BYTES:
+            content.append(JsonBlock(data=base64.b64encode(file.content).decode()))
         else:
             text = f"[{file.mime_type}, {len(file.content)} bytes; it is left out]"
             content.append(TextBlock(text=text))
@@ -84,7 +87,8 @@ def read_result(value: object, *, most: int = MAX_VALUES) -> ReadResult:
 
     A block of content, or a list of nothing but such blocks, is the content of the result.
     Models, dataclasses, paths and times inside become plain JSON, and so do blocks that have no
-    place in a result (calls, reasoning). Bytes become text, base64 or files.
+    place in a result (calls, reasoning). Bytes become text or files; a few bytes inside a value
+    become base64.
 
     It never fails because of the value: the call has been made. A value that JSON cannot express is
     left out, and a text says so.

@@ -144,7 +144,7 @@ class ValueWriter:
             case int() | float():
                 return _number(value)
             case bytes() | bytearray() | memoryview():
-                return self._binary(bytes(cast("Any", value)))
+                return self._binary(bytes(cast("Any", value)), is_alone=depth == 0)
             case BaseModel():
                 return self._model(value, depth)
             case Mapping():
@@ -191,8 +191,11 @@ class ValueWriter:
         self._text_left -= len(text)
         return storable_text(text)
 
-    def _binary(self, content: bytes) -> str:
-        """Write bytes: as text if they are text, as base64 if they are few, else as a file."""
+    def _binary(self, content: bytes, *, is_alone: bool) -> str:
+        """Write bytes: as text if they are text, as base64 if they are a few of several values.
+
+        All others are files.
+        """
         text = read_text(content)
         if text is not None:
             return self._text(text)
@@ -201,7 +204,8 @@ class ValueWriter:
 
         known = media_type(content)
         is_picture = known in PICTURES
-        if not is_picture and len(content) <= SMALL_BYTES:
+        is_inside = not (is_alone and self._takes_files)
+        if is_inside and not is_picture and len(content) <= SMALL_BYTES:
             return base64.b64encode(content).decode()
         mime_type = known or "application/octet-stream"
         described = f"{mime_type}, {len(content)} bytes"

@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.types import ASGIApp
-from uvicorn import Config, Server
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from agent_core import AgentRuntime
 from agent_core.serve import Principal, app
@@ -15,17 +18,25 @@ EVERYTHING = Principal("tester", may={"read", "run", "answer", "admin"})
 
 @asynccontextmanager
 async def served(application: ASGIApp) -> AsyncGenerator[str]:
-    """Yield the address of an application on a free port, without a slash at its end."""
-    server = Server(Config(application, port=0, http="h11", log_level="error", lifespan="off"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    """Yield the address of an application on a free port, without a slash at its end.
+
+    uvicorn's connections are served, but not by its `Server`, which sleeps for up to 0.2 seconds
+    before it ends.
+    """
+    config = Config(application, http="h11", log_level="error", lifespan="off")
+    config.load()
+    state = ServerState()
+    state.default_headers = config.encoded_headers
+    connection = partial(H11Protocol, config=config, server_state=state, app_state={})
+    listening = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
-        server.should_exit = True
-        await serving
+        listening.close()
+        for each in [*state.connections]:
+            each.shutdown()
+        while state.connections or state.tasks:  # noqa: ASYNC110 - they tell nobody
+            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

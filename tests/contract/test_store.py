@@ -1842,6 +1842,87 @@ async def test_a_run_that_is_handed_over_counts_no_takeover(in_queue: SessionSto
     assert await judged(in_queue, owners_are_dead).close_lost_runs() == []
 
 
+async def test_a_run_that_no_process_executes_is_cancelled_without_one(
+    in_queue: SessionStore,
+) -> None:
+    await taken(in_queue, "me")
+    running = RunChange(status=RunStatus.RUNNING)
+    await in_queue.append(a_batch(a_node("n1"), active_node_id="n1", run=running, owner="me"))
+    assert not await in_queue.cancel_idle("run_1"), "a living process has it"
+    assert await in_queue.hand_over("run_1", "me")
+    await in_queue.add_agent(a_child())
+    await in_queue.add_run(a_child_run())
+    assert await in_queue.cancel_idle("run_1")
+    assert not await in_queue.cancel_idle("run_1"), "it has ended"
+    run, child = await in_queue.run("run_1"), await in_queue.run("run_child")
+    assert run is not None
+    assert child is not None
+    assert (run.status, run.end_reason) == (RunStatus.CANCELLED, EndReason.ABORTED_TOOLS)
+    assert child.status.is_terminal
+    events = [event.event_type for event in await in_queue.events_after("run_1", 0)]
+    assert events.count(EventType.RUN_CANCELLED) == 1
+    assert await take(in_queue, "you") is None
+    assert (await in_queue.open_run(an_opening(run_id="run_2", owner="you"))).lost == []
+
+
+@pytest.mark.parametrize("how", ["queued", "dead", "waiting"])
+async def test_a_run_is_cancelled_wherever_it_rests(in_queue: SessionStore, how: str) -> None:
+    is_dead = owners_are_dead if how == "dead" else owners_live
+    if how != "queued":
+        await taken(in_queue, "me")
+    if how == "waiting":
+        await in_queue.ask(a_question(keeps_run=True))
+        waits = RunChange(status=RunStatus.WAITING)
+        await in_queue.append(a_batch(run=waits, release="me", owner="me"))
+    assert not await in_queue.cancel_idle("run_none")
+    assert await judged(in_queue, is_dead).cancel_idle("run_1")
+    run = await in_queue.run("run_1")
+    assert run is not None
+    assert run.status is RunStatus.CANCELLED
+    assert await in_queue.approvals() == [], "its questions are withdrawn"
+
+
+async def test_a_run_that_is_to_be_cancelled_ends_with_its_hand_over(
+    in_queue: SessionStore,
+) -> None:
+    await taken(in_queue, "me")
+    assert await in_queue.request_cancel("run_1")
+    assert not await in_queue.hand_over("run_1", "me")
+    run, session = await in_queue.run("run_1"), await in_queue.session("s1")
+    assert run is not None
+    assert session is not None
+    assert (run.status, session.owner) == (RunStatus.CANCELLED, None)
+
+
+async def test_of_a_cancellation_and_a_worker_that_takes_the_run_one_wins(
+    store: SessionStore,
+) -> None:
+    for number in range(20):
+        run_id, session_id = f"run_{number}", f"s{number}"
+        await store.queue_run(a_queued_opening(run_id, session_id=session_id))
+        await taken(store, "me", run_id)
+        assert await store.hand_over(run_id, "me")
+        works = [
+            store.cancel_idle(run_id),
+            take(store, "you", run_id),
+            take(store, "we", run_id),
+        ]
+        works = works[number % 3 :] + works[: number % 3]
+        found = await asyncio.gather(*works, return_exceptions=True)
+        is_cancelled = True in found
+        claims = [each for each in found if isinstance(each, ClaimedRun)]
+        assert len(claims) + is_cancelled == 1, found
+        run = await store.run(run_id)
+        assert run is not None
+        assert (run.status is RunStatus.CANCELLED) == is_cancelled
+        if claims:  # whoever has it can write, and nobody else has written its end
+            owner, epoch = claims[0].session.owner, claims[0].session.epoch
+            end = a_batch(
+                run=COMPLETED, run_id=run_id, session_id=session_id, owner=owner, epoch=epoch
+            )
+            await store.append(end)
+
+
 CALL = Usage(input_tokens=1000, output_tokens=50, total_tokens=1050, cost=1.0)
 LOSS = CALL.model_copy(update={"is_estimated": True})
 KINDS: dict[str, tuple[EventType, dict[str, Any]]] = {

@@ -127,6 +127,45 @@ async def test_what_is_left_after_the_drain_goes_to_another_worker(
             assert replay.runs[0].takeovers == 0
 
 
+async def test_a_run_that_was_handed_over_is_cancelled_without_a_worker(
+    home: Home, project: Path, tmp_path: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        write_config(home, server)
+        worker = await asyncio.to_thread(crew.start, "--drain-seconds", "0.2")
+        async with opened(home, project) as runtime, opened(home, tmp_path) as other:
+            handle = await runtime.start("go", session_id="s1")
+            await until_asked(server)
+            worker.signal()
+            assert await asyncio.to_thread(worker.exit_code) == 0
+            cancelled = await (await other.attach(handle.run_id)).cancel()
+            assert (cancelled.status, cancelled.timed_out) == (RunStatus.CANCELLED, False)
+            assert await handle.wait() is RunStatus.CANCELLED
+            assert await runtime.queue() == []
+            server.add("the next answer")
+            later = await runtime.run("and now?", session_id="s1", here=True)
+            assert later.text == "the next answer"
+
+
+async def test_a_run_that_waits_for_an_answer_is_cancelled_without_a_worker_from_anywhere(
+    home: Home, project: Path, tmp_path: Path, crew: Workers
+) -> None:
+    ask = calls("code.write_file", path="a.txt", content="new")
+    with ModelServer.in_thread([ask, "never"]) as server:
+        write_config(home, server, '[permissions]\nunattended = "park"')
+        worker = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime, opened(home, tmp_path) as other:
+            handle = await runtime.start("go", session_id="s1")
+            while not await runtime.approvals():  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+            worker.signal()
+            assert await asyncio.to_thread(worker.exit_code) == 0
+            cancelled = await (await other.attach(handle.run_id)).cancel()
+            assert (cancelled.status, cancelled.timed_out) == (RunStatus.CANCELLED, False)
+            assert await runtime.approvals() == []
+            assert await runtime.queue() == []
+
+
 @pytest.mark.sweep
 @pytest.mark.timeout(90)
 async def test_a_worker_whose_database_is_silent_ends_soon_after_its_drain(

@@ -440,9 +440,8 @@ class Runs:
         if record.status is RunStatus.WAITING:
             with suppress(AgentCoreError):  # it may continue in another process by now
                 await self.pipeline.cancel_parked(run_id)
-        elif record.status is RunStatus.QUEUED:
-            await self._store.drop_queued(run_id)
-        if await self._store.request_cancel(run_id) and record.is_for_workers:
+        # The request comes first: a process that has the run now, and gives it up, ends it then.
+        if await self._store.request_cancel(run_id) and not await self._store.cancel_idle(run_id):
             await self._store.queue_again(run_id)  # a worker closes children that still wait
         self._send("cancel", run_id=run_id)
         ending = self._reader.wait(run_id, only_end=record.is_for_workers)

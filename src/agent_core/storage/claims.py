@@ -190,7 +190,7 @@ def close_waiting(connection: Connection, liveness: Liveness, run_id: str) -> No
     """Cancel the waiting children of a user's run that has ended, and close its questions."""
     now = liveness.now(connection)
     for child in waiting_children(connection, run_id):
-        close_run(connection, child, _LEFT)
+        close_run(connection, child, LEFT)
     approvals.withdraw_all(connection, run_id, now)
 
 
@@ -722,6 +722,10 @@ CANCELLED_UNBEGUN = _Closing(
     "cancelled_in_queue",
 )
 
+CANCELLED_IDLE = replace(
+    CANCELLED_UNBEGUN, end_reason=EndReason.ABORTED_TOOLS, reason="cancelled_without_process"
+)
+
 
 def too_many_takeovers(takeovers: int, *, died: int, most: int) -> _Closing:
     """Return the end of a run whose processes died more often than it may be taken over.
@@ -742,7 +746,7 @@ def too_many_takeovers(takeovers: int, *, died: int, most: int) -> _Closing:
     return replace(LOST, reason=TOO_MANY_TAKEOVERS, error=error)
 
 
-_LEFT = _Closing(
+LEFT = _Closing(
     RunStatus.CANCELLED,
     EventType.RUN_CANCELLED,
     EndReason.ABORTED_TOOLS,

@@ -523,6 +523,24 @@ class SessionStore:
 
         return await self.writer.submit(drop, run_id, by="run_id")
 
+    async def cancel_idle(self, run_id: str) -> bool:
+        """Cancel a user's run that no living process executes, with its children.
+
+        It is queued for workers, waits for an answer, was handed over, or its process has died.
+
+        Returns:
+            Whether it was such a run; one that a living process has, or that has ended, is not
+            changed.
+        """
+
+        def cancel(connection: Connection) -> bool:
+            is_ended = takeovers.cancel_idle(connection, self.liveness, run_id)
+            if is_ended:
+                self._remove_job(connection, run_id)
+            return is_ended
+
+        return await self.writer.submit(cancel, run_id, by="run_id")
+
     async def queue_again(self, run_id: str) -> bool:
         """Have a worker look at a run for workers that waits for an answer.
 

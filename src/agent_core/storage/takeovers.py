@@ -12,13 +12,16 @@ from msgspec.structs import replace
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_time
 from agent_core.storage.claims import (
+    CANCELLED_IDLE,
     CANCELLED_UNBEGUN,
+    LEFT,
     claim_session,
     close_run,
     find_agent,
     find_session,
     free_session,
     open_run,
+    open_runs,
     refuse_unless_free,
     release,
     select_open_runs,
@@ -164,8 +167,44 @@ def _continue(
     return True
 
 
+def cancel_idle(connection: Connection, liveness: Liveness, run_id: str) -> bool:
+    """Cancel a user's run that no process executes: see `SessionStore.cancel_idle`.
+
+    A process that takes the run at this moment locks its session, too: it has either taken the
+    run, or finds it ended.
+    """
+    run = find(connection, RunRecord, run_id)
+    if run is None or run.status.is_terminal or run.parent_run_id is not None:
+        return False
+    now, session = liveness.now(connection), find_session(connection, run.session_id)
+    if run.lane is None and run.status is RunStatus.QUEUED:
+        return False  # its process has it, or the session's next owner gets it
+    if run.status is RunStatus.QUEUED:
+        return drop_queued(connection, run_id, None)
+    if not is_free(session, liveness.is_lost, now):
+        return False
+    _end_idle(connection, session, run)
+    return True
+
+
+def _end_idle(connection: Connection, session: SessionRecord, run: RunRecord) -> None:
+    """Cancel a run whose session no process has, with its children."""
+    free_session(connection, session, taken=run)
+    ended = {run.run_id}
+    children: list[RunRecord] = []
+    for other in open_runs(connection, session.session_id):  # in the order of their starts
+        if other.parent_run_id in ended:
+            ended.add(other.run_id)
+            children.append(other)
+    for child in reversed(children):
+        close_run(connection, child, LEFT)
+    close_run(connection, run, CANCELLED_IDLE)
+
+
 def hand_over(connection: Connection, run_id: str, owner: str) -> bool:
     """Release the session of a run that this owner has stopped working on, for the next owner.
+
+    A run that is to be cancelled ends here: there may be no next owner.
 
     Returns:
         False if the session is not this owner's, or the run has ended.
@@ -175,6 +214,9 @@ def hand_over(connection: Connection, run_id: str, owner: str) -> bool:
         return False
     session = find_session(connection, run.session_id)
     if session.owner != owner:
+        return False
+    if run.cancel_requested_at is not None:
+        _end_idle(connection, session, run)
         return False
     free_session(connection, session, taken=run)
     return True

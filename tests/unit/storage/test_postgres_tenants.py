@@ -180,6 +180,7 @@ WRITES: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "take_run": lambda s: after_deaths(s).take_run("run_1", Claim("you"), max_takeovers=3),
     "hand_over": lambda s: s.hand_over("run_1", "me"),
     "drop_queued": lambda s: s.drop_queued("run_1"),
+    "cancel_idle": lambda s: after_deaths(s).cancel_idle("run_1"),
     "queue_again": lambda s: s.queue_again("run_1"),
     "add_session": lambda s: s.add_session(
         SessionRecord(

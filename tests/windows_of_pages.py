@@ -102,7 +102,7 @@ async def window(browser: Browser, address: str, **context: Any) -> AsyncGenerat
     """A page with cookies and a language of its own."""
     options: dict[str, Any] = {"locale": "en-US", **context}
     made = await browser.new_context(**options)
-    made.set_default_timeout(30_000)
+    made.set_default_timeout(90_000)
     try:
         yield Window(await made.new_page(), address)
     finally:

@@ -298,7 +298,7 @@ async def test_a_completed_step_is_told_with_its_result(home: Home, project: Pat
         [
             ("forgotten", "worker_finished_without_step_terminal", None),
             (Fails(message="no luck"), "worker_failed", "provider_error"),
-            (Hangs(), "worker_timeout", "timeout"),
+            (Hangs(), "timeout", "timeout"),
         ],
         keep=2,
     ),
@@ -330,7 +330,7 @@ async def test_k10_cancelling_the_orchestrator_fails_the_steps_of_its_workers(
         await played.called(4)
         await handle.cancel()
     assert handle.status is RunStatus.CANCELLED
-    assert last_line(project, "task_step_failed")["payload"]["reason"] == "worker_cancelled"
+    assert last_line(project, "task_step_failed")["payload"]["reason"] == "cancelled"
 
 
 async def test_a_busy_worker_and_a_busy_pool_are_told_apart(home: Home, project: Path) -> None:

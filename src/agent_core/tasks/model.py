@@ -308,8 +308,8 @@ class RunEnding(StrEnum):
     """The reason for a run's end while its step was open, as written in the step's last line."""
 
     FINISHED = "worker_finished_without_step_terminal"
-    CANCELLED = "worker_cancelled"
-    TIMEOUT = "worker_timeout"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
     FAILED = "worker_failed"
 
 

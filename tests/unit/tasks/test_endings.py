@@ -118,7 +118,7 @@ async def test_an_end_that_is_cancelled_leaves_the_task_usable(desk: Desk) -> No
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
-    assert desk.lines()[-1]["payload"]["reason"] == "worker_cancelled"
+    assert desk.lines()[-1]["payload"]["reason"] == "cancelled"
     answer = await desk.orchestrator().call("get", task_id="t1", include_terminal_steps=True)
     assert (answer["status"], statuses(answer)) == ("running", {"s1": "failed", "s2": "ready"})
     await desk.worker("run_b").call("claim_step", task_id="t1", step_id="s2")

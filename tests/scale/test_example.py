@@ -4,14 +4,8 @@ import os
 import re
 import shlex
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,77 +15,10 @@ import yaml
 import warm
 from agent_core.cli.arguments import build_parser
 from agent_core.config.load import read_setup
+from page_terminals import EVERY, Terminals, blocks_of, eventually, free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scale"
-EVERY = "every terminal"
-
-
-def blocks() -> list[tuple[str, str]]:
-    """The terminals and commands of the page, in their order."""
-    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
-    found = re.findall(r"^```bash\n# (?:terminal: )?(.*?)\n(.*?)^```$", page, re.S | re.M)
-    return [(title, commands) for title, commands in found]
-
-
-@dataclass(frozen=True)
-class Terminals:
-    """A copy of the example in which the blocks of the page are run."""
-
-    folder: Path
-    environment: dict[str, str]
-
-    def command(self, commands: str) -> tuple[str, ...]:
-        (every,) = (text for title, text in blocks() if title == EVERY)
-        return "bash", "-euo", "pipefail", "-c", every + commands
-
-    def run(self, commands: str) -> str:
-        """Run a block to its end; what it prints, on both streams."""
-        return _printed(self.command(commands), self.folder, self.environment)
-
-    def ask(self, *words: str) -> str:
-        """Run a command of ours that is not on the page; what it prints, on both streams."""
-        home = {"SOONG_AGENT_HOME": str(self.folder / "home"), "SCALE_MODEL_KEY": "no-key-needed"}
-        command = [sys.executable, "-m", "agent_core.cli", *words]
-        return _printed(command, self.folder / "project", self.environment | home)
-
-    @contextmanager
-    def running(self, commands: str) -> Generator[subprocess.Popen[bytes]]:
-        """A block that goes on until Ctrl-C."""
-        with subprocess.Popen(  # noqa: S603 - the page of this repository
-            self.command(commands),
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        ) as process:
-            try:
-                yield process
-            finally:
-                os.killpg(process.pid, signal.SIGINT)
-                process.wait(timeout=60)
-
-
-def _printed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a command that has to succeed, and return what it prints on both streams."""
-    done = subprocess.run(  # noqa: S603 - of the page, or our own
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+PAGE = EXAMPLE / "README.md"
 
 
 @pytest.fixture
@@ -109,19 +36,12 @@ def terminals(project: Path, database_url: str) -> Terminals:
     tools = folder / "bin"
     warm.write_command(tools)
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return Terminals(folder, {**os.environ, "PATH": path, "SCALE_DATABASE_URL": database_url})
-
-
-def eventually(claim: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.5)  # to look costs a process
+    return Terminals(PAGE, folder, {**os.environ, "PATH": path, "SCALE_DATABASE_URL": database_url})
 
 
 @pytest.mark.timeout(120)
 def test_the_page_does_what_it_says(terminals: Terminals) -> None:
-    parts = iter([each for each in blocks() if each[0] != EVERY])
+    parts = iter([each for each in blocks_of(PAGE) if each[0] != EVERY])
 
     def next_of(terminal: str) -> str:
         title, commands = next(parts)
@@ -167,7 +87,7 @@ def commands_of_files() -> Iterator[tuple[str, list[str]]]:
         pod = document.get("spec", {}).get("template", {}).get("spec", {})
         for container in [*pod.get("initContainers", []), *pod.get("containers", [])]:
             yield f"kubernetes {container['name']}", container["args"]
-    for title, text in blocks():
+    for title, text in blocks_of(PAGE):
         inner = re.findall(r'"\$\(([^"]*)\)"', text)
         for part in (re.sub(r'"\$\([^"]*\)"', "x", text), *inner):
             for found in re.findall(r"^.*?\bsoong-agent ([^|<>&\n]*)", part, re.M):

@@ -123,6 +123,7 @@ class Journal:
         complete: the number of nodes at the beginning of the path that are known to be complete:
             the last of them is one to continue at, and every call on them is answered.
         failure: the reason why the store refused this run's history; the run cannot continue.
+        is_running: whether the run's row says that it runs.
         shows_output: whether the output of a command is shown while it runs.
     """
 
@@ -159,6 +160,7 @@ class Journal:
         self._stored = 0
         self._writing: asyncio.Future[Position] | None = None
         self.failure: BaseException | None = None
+        self.is_running = False
         self.shows_output = True
         self._due: asyncio.TimerHandle | None = None
         self._change: RunChange | None = None
@@ -184,11 +186,12 @@ class Journal:
         return self._call_ids
 
     def begin(self, options: StoredOptions | None = None) -> None:
-        """Mark the run as running, with the next write.
+        """Mark the run as running, with the next write, unless its row says so already.
 
         `options` replace the stored ones, for a process that continues the run later.
         """
-        self._change = RunChange(status=RunStatus.RUNNING, options=options)
+        if options is not None or not self.is_running:
+            self._change = RunChange(status=RunStatus.RUNNING, options=options)
         self._is_held = False
 
     def replace_prompt(self, prompt: Draft) -> None:
@@ -208,6 +211,7 @@ class Journal:
 
     def queue(self, payload: Mapping[str, Any]) -> None:
         """Record that the run has to wait, and mark it as queued with the same write."""
+        self.is_running = False
         self._change = RunChange(status=RunStatus.QUEUED)
         self.note(EventType.RUN_QUEUED, payload)
 

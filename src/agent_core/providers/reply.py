@@ -50,6 +50,8 @@ from agent_core.types import (
 MAX_REPLY_CHARS = 128 * 1024 * 1024
 MAX_KEPT_ARGUMENTS = 10_000
 MAX_KEPT_ID = 1_000
+_LONGEST_WORD = 80
+"""Length up to which a reason that is a word is kept as it is."""
 _SAFE_ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
 
 
@@ -411,13 +413,15 @@ class ReplyAccumulator:
             metadata[STOP_WORDS] = foreign_line(words)
         if stop is None or stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
             stop = StopReason.TOOL_USE if calls else StopReason.END_TURN
+        if raw_stop and not (len(raw_stop) <= _LONGEST_WORD and raw_stop.isidentifier()):
+            raw_stop = foreign_line(raw_stop)
         completed = ModelCompleted.of_checked(
             type="model_completed",
             content=content,
             tool_calls=calls,
             usage=usage,
             stop_reason=stop,
-            raw_stop_reason=None if raw_stop is None else foreign_line(raw_stop),
+            raw_stop_reason=raw_stop,
             metadata=metadata,
         )
         return [*events, completed]

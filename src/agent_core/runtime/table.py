@@ -20,7 +20,16 @@ from agent_core.runtime.run import STARTED_BY_HOOK, Caller, Execute, Run, RunSco
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.tools.limits import ResultLimiter
-from agent_core.types import LAST_TURN, ClaimedRun, Draft, Node, Role, RunIdentity, RunRecord
+from agent_core.types import (
+    LAST_TURN,
+    ClaimedRun,
+    Draft,
+    Node,
+    Role,
+    RunIdentity,
+    RunRecord,
+    RunStatus,
+)
 
 
 class ParkedRun(Struct, frozen=True):
@@ -166,6 +175,7 @@ class RunTable:
         if caller.trace is not None:
             caller.trace.identify(identity)
             run.trace = caller.trace
+        run.journal.is_running = record.status is RunStatus.RUNNING
         self._runs[identity.run_id] = run
         if opened is not None:
             self._follow_claim(opened)

@@ -431,17 +431,18 @@ _INSERT_EVENT = """INSERT INTO events (seq, run_seq, session_id, agent_id, run_i
 _MOST_AT_ONCE = 32
 """Events that one statement stores: a quarter cheaper than one statement each."""
 
-_RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
-    WHERE session_id = ? AND owner = ? AND NOT EXISTS
-    (SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
-     AND runs.{OWNED_RUN})"""  # noqa: S608 - a constant
-
-
 _AGENT_STATUS = """UPDATE agents SET status = ?, updated_at = ?
     WHERE agent_id = ? AND status <> ?"""
 _ACTIVE_NODE = "UPDATE sessions SET active_node_id = ? WHERE session_id = ?"
 SESSION_USED = """UPDATE sessions SET active_node_id = coalesce(?, active_node_id), updated_at = ?
     WHERE session_id = ?"""
+SESSION_RELEASED = SESSION_USED.replace(
+    "updated_at = ?",
+    f"""updated_at = ?, (owner, lease_expires_at) = (SELECT owner, lease_expires_at
+    WHERE owner <> ? OR EXISTS (SELECT 1 FROM runs
+        WHERE runs.session_id = sessions.session_id AND runs.{OWNED_RUN}))""",  # noqa: S608
+)
+"""The same, without an owner if it was this one and no run needs it any more."""
 USED_LAST = f"""UPDATE sessions SET use_number = {NEXT_USE}
     WHERE session_id = ? AND use_number < (SELECT max(use_number) FROM sessions)"""  # noqa: S608
 
@@ -486,16 +487,18 @@ def rows_of(batch: Batch) -> BatchRows:
     if batch.agent_status is not None:
         status = str(batch.agent_status)
         changes.append((_AGENT_STATUS, (status, now, batch.agent_id, status)))
-    if batch.run is not None and batch.run.status not in {None, RunStatus.RUNNING}:
-        # Not with every batch: its indexes would double the cost of a small one.
-        changes.append((SESSION_USED, (batch.active_node_id, now, batch.session_id)))
-        changes.append((USED_LAST, (batch.session_id,)))
-    elif batch.active_node_id is not None:
-        changes.append((_ACTIVE_NODE, (batch.active_node_id, batch.session_id)))
     for message_id in batch.delivered:
         changes.append((_DELIVERED, (message_id,)))  # noqa: PERF401 - a frame less
+    active, session_id = batch.active_node_id, batch.session_id
     if batch.release is not None:
-        changes.append((_RELEASE, (batch.session_id, batch.release)))
+        changes.append((USED_LAST, (session_id,)))
+        changes.append((SESSION_RELEASED, (active, now, batch.release, session_id)))
+    elif batch.run is not None and batch.run.status not in {None, RunStatus.RUNNING}:
+        # Not with every batch: its indexes would double the cost of a small one.
+        changes.append((USED_LAST, (session_id,)))
+        changes.append((SESSION_USED, (active, now, session_id)))
+    elif active is not None:
+        changes.append((_ACTIVE_NODE, (active, session_id)))
     texts = chain(map(_content, nodes), map(_metadata, nodes), map(_payload, events))
     return BatchRows(nodes, events, changes, size=sum(map(len, texts)))
 

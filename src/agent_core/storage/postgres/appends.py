@@ -12,6 +12,7 @@ from agent_core.storage.rows import (
     EVENT_COLUMNS,
     NEXT_USE,
     NODE_COLUMNS,
+    SESSION_RELEASED,
     SESSION_USED,
     USED_LAST,
     BatchRows,
@@ -24,7 +25,10 @@ from agent_core.types import Batch, Position
 _APPEND = "SELECT * FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8)"
 _FIND_EVENT = "SELECT seq, run_seq FROM events WHERE run_id = $1 AND event_id = $2"
 _FIND_NODE = "SELECT node_seq FROM nodes WHERE node_id = $1"
-_USED = SESSION_USED.replace("updated_at = ?", f"updated_at = ?, use_number = {NEXT_USE}")
+_USED = {
+    sql: sql.replace("updated_at = ?", f"updated_at = ?, use_number = {NEXT_USE}")
+    for sql in (SESSION_USED, SESSION_RELEASED)
+}
 """One statement must not change a row twice."""
 _REFUSALS = {"SA001": run_not_found, "SA002": run_taken_over}
 
@@ -86,7 +90,7 @@ class Append:
         waiting run stays for now: its question may be answered already.
         """
         rows = [row for row in self._rows.changes if row[0] is not USED_LAST]
-        changes = [(_USED if sql is SESSION_USED else sql, values) for sql, values in rows]
+        changes = [(_USED.get(sql, sql), values) for sql, values in rows]
         statements: list[tuple[str, list[Any]]] = []
         if self._batch.release is not None:
             sql, [*values] = changes.pop()

@@ -63,6 +63,37 @@ async def runs(made: AgentRuntime, session: Session, writer: Agent[Answer]) -> N
     assert_type(await session.start("a", output_type=Answer), RunHandle[Answer])
 
 
+async def runs_of_agents(
+    made: AgentRuntime, session: Session, writer: Agent[Answer], counter: Agent[int]
+) -> None:
+    """An agent that is known by its name may answer with anything; a handoff adds its type."""
+    assert_type(await made.run("a", agent="writer"), RunResult[Any])
+    assert_type(await session.start("a", agent="writer"), RunHandle[Any])
+    assert_type(RunOptions(agent="writer"), RunOptions[Any])
+    assert_type(await made.run("a", agent="writer", output_type=Answer), RunResult[Answer])
+    assert_type(await made.run("a", agent=counter, output_type=Answer), RunResult[Answer])
+    assert_type(await made.run("a", agent=writer, output_type=shorten), RunResult[str])
+    assert_type(await made.run("a", agent=None, output_type=None), RunResult[str])
+    assert_type(await made.run("a", options=RunOptions(agent=writer)), RunResult[Answer])
+    assert_type((await made.run("a", handoffs=[writer])).output, str | Answer)
+    assert_type((await session.run("a", output_type=int, handoffs=[writer])).output, int | Answer)
+    assert_type(await made.run("a", agent=writer, handoffs=[writer]), RunResult[Answer])
+    assert_type(RunOptions(output_type=int, handoffs=[writer]), RunOptions[Any])
+
+
+async def answers(made: AgentRuntime, session: Session, handle: RunHandle[Answer]) -> None:
+    """The handle of a run that continues has the type that is given with the answer."""
+    assert_type(await made.answer("a", "deny"), RunHandle[Any])
+    assert_type(await made.answer("a", "deny", output_type=Answer), RunHandle[Answer])
+    assert_type(await made.answer("a", "deny", output_type=shorten), RunHandle[str])
+    assert_type(await made.answer("a", "deny", output_type={"type": "object"}), RunHandle[Any])
+    assert_type(await session.answer("a", "deny", "no", output_type=int), RunHandle[int])
+    assert_type(
+        await handle.answer("a", "deny", output_type=Answer | None), RunHandle[Answer | None]
+    )
+    await made.answer("a", "allow_once", arguments={"a": 1}, deps=[1], decided_by="page")
+
+
 def runs_without_async(made: AgentRuntime, session: Session) -> None:
     """As above."""
     assert_type(made.run_sync("a", output_type=Answer), RunResult[Answer])
@@ -73,6 +104,7 @@ def agents() -> None:
     """An agent knows the type of its answers."""
     assert_type(Agent("a", "b", tools=[count]), Agent[str])
     assert_type(Agent("a", output_type=Answer), Agent[Answer])
+    assert_type(Agent("a", output_type=None), Agent[str])
     assert_type(Agent("a", output_type=Answer | None), Agent[Answer | None])
     assert_type(Agent("a", output_type=shorten), Agent[str])
     assert_type(Agent("a", output_type={"type": "object"}), Agent[Any])

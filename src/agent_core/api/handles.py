@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from agent_core.aio import TaskStream, finish_uncancelled
 from agent_core.api.arguments import checks_arguments, not_a_flag
@@ -34,12 +34,17 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
+        AnswerFields,
         AnyAgent,
         AnyModel,
+        AnyOutput,
         JsonSchema,
+        Outputs,
         OutputType,
         RunOptions,
     )
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult, PermissionDecision
     from agent_core.types.budget import SharedBudget
+
+_OtherT = TypeVar("_OtherT")
 
 AnyDecision = (
     Decision | Literal["allow_once", "allow_for_session", "allow_reads", "allow_edits", "deny"]
@@ -390,6 +397,50 @@ class RunHandle(Generic[OutputT]):
         if isinstance(run, Run) and not (run.scope.spends_beside or run.is_continued):
             return self.usage
         return await self._sessions.total_usage(self.run_id)
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: None = None,
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[Any]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "TypeForm[_OtherT]",
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[_OtherT]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "Outputs[_OtherT]",
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[_OtherT]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "AnyOutput",
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[Any]": ...
 
     async def answer(
         self,

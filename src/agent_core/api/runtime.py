@@ -29,6 +29,7 @@ from agent_core.text import kind_of
 from agent_core.types import (
     AgentDefinition,
     AgentSource,
+    HandedT,
     Mode,
     Node,
     OutputT,
@@ -45,6 +46,8 @@ from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from agent_core.api.database import Database
     from agent_core.api.pages import Pages
     from agent_core.api.repeats import RepeatedRequests
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
         Outputs,
         OutputType,
         RunOptions,
+        SignedAnswerFields,
         StartFields,
         TypedStartFields,
     )
@@ -326,8 +330,21 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
-    ) -> RunHandle[OutputT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
+    ) -> RunHandle[OutputT | HandedT]: ...
+
+    @overload
+    async def start(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        output_type: "TypeForm[OutputT]",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunHandle[OutputT | HandedT]: ...
 
     @overload
     async def start(
@@ -338,9 +355,9 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         output_type: "Outputs[OutputT]",
-        options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunHandle[OutputT]: ...
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunHandle[OutputT | HandedT]: ...
 
     @overload
     async def start(
@@ -350,9 +367,9 @@ class AgentRuntime:
         mode: Mode = "normal",
         *,
         move_session: bool = False,
-        output_type: "AnyOutput",
+        output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
+        **fields: "Unpack[StartFields[Any]]",
     ) -> RunHandle[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -431,8 +448,22 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
-    ) -> RunResult[OutputT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        events: bool = False,
+        output_type: "TypeForm[OutputT]",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     async def run(
@@ -444,9 +475,9 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         output_type: "Outputs[OutputT]",
-        options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[OutputT]: ...
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     async def run(
@@ -457,9 +488,9 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         events: bool = False,
-        output_type: "AnyOutput",
+        output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
+        **fields: "Unpack[StartFields[Any]]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -508,8 +539,22 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
-    ) -> RunResult[OutputT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        events: bool = False,
+        output_type: "TypeForm[OutputT]",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     def run_sync(
@@ -521,9 +566,9 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         output_type: "Outputs[OutputT]",
-        options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[OutputT]: ...
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     def run_sync(
@@ -534,9 +579,9 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         events: bool = False,
-        output_type: "AnyOutput",
+        output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
+        **fields: "Unpack[StartFields[Any]]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -705,6 +750,50 @@ class AgentRuntime:
         from agent_core.runtime.answers import find_question  # noqa: PLC0415 - loaded by now
 
         return await find_question((await self._reading(tenant)).store, request_id)
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: None = None,
+        **fields: "Unpack[SignedAnswerFields]",
+    ) -> "RunHandle[Any]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "TypeForm[OutputT]",
+        **fields: "Unpack[SignedAnswerFields]",
+    ) -> "RunHandle[OutputT]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "Outputs[OutputT]",
+        **fields: "Unpack[SignedAnswerFields]",
+    ) -> "RunHandle[OutputT]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "AnyOutput",
+        **fields: "Unpack[SignedAnswerFields]",
+    ) -> "RunHandle[Any]": ...
 
     async def answer(
         self,

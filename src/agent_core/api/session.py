@@ -17,12 +17,15 @@ from agent_core.api.handles import (
 from agent_core.api.home import RuntimeHome
 from agent_core.api.keywords import run_keywords
 from agent_core.keywords import lists_keywords
-from agent_core.types import Mode, OutputT, UserMessage
+from agent_core.types import HandedT, Mode, OutputT, UserMessage
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
+        AnswerFields,
         AnyAgent,
         AnyModel,
         AnyOutput,
@@ -124,8 +127,19 @@ class Session:
         *,
         mode: Mode = "normal",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
-    ) -> RunHandle[OutputT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
+    ) -> RunHandle[OutputT | HandedT]: ...
+
+    @overload
+    async def start(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        output_type: "TypeForm[OutputT]",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunHandle[OutputT | HandedT]: ...
 
     @overload
     async def start(
@@ -134,9 +148,9 @@ class Session:
         *,
         mode: Mode = "normal",
         output_type: "Outputs[OutputT]",
-        options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunHandle[OutputT]: ...
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunHandle[OutputT | HandedT]: ...
 
     @overload
     async def start(
@@ -144,9 +158,9 @@ class Session:
         message: str | UserMessage,
         *,
         mode: Mode = "normal",
-        output_type: "AnyOutput",
+        output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
+        **fields: "Unpack[StartFields[Any]]",
     ) -> RunHandle[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -175,8 +189,20 @@ class Session:
         mode: Mode = "normal",
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
-    ) -> RunResult[OutputT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "TypeForm[OutputT]",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     async def run(
@@ -186,9 +212,9 @@ class Session:
         mode: Mode = "normal",
         events: bool = False,
         output_type: "Outputs[OutputT]",
-        options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[OutputT]: ...
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     async def run(
@@ -197,9 +223,9 @@ class Session:
         *,
         mode: Mode = "normal",
         events: bool = False,
-        output_type: "AnyOutput",
+        output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
+        **fields: "Unpack[StartFields[Any]]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -217,6 +243,50 @@ class Session:
             raise not_a_flag("events", events)
         handle = await self.start(message, mode=mode, options=options, **fields)
         return await await_result(handle, events=events)
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: None = None,
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[Any]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "TypeForm[OutputT]",
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[OutputT]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "Outputs[OutputT]",
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[OutputT]": ...
+
+    @overload
+    async def answer(
+        self,
+        request_id: str,
+        decision: "AnyDecision | PermissionDecision",
+        reason: str | None = None,
+        *,
+        output_type: "AnyOutput",
+        **fields: "Unpack[AnswerFields]",
+    ) -> "RunHandle[Any]": ...
 
     async def answer(
         self,
@@ -276,8 +346,20 @@ class Session:
         mode: Mode = "normal",
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
-    ) -> RunResult[OutputT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "TypeForm[OutputT]",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     def run_sync(
@@ -287,9 +369,9 @@ class Session:
         mode: Mode = "normal",
         events: bool = False,
         output_type: "Outputs[OutputT]",
-        options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[OutputT]: ...
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields[HandedT]]",
+    ) -> RunResult[OutputT | HandedT]: ...
 
     @overload
     def run_sync(
@@ -298,9 +380,9 @@ class Session:
         *,
         mode: Mode = "normal",
         events: bool = False,
-        output_type: "AnyOutput",
+        output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
+        **fields: "Unpack[StartFields[Any]]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)

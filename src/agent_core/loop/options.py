@@ -37,6 +37,7 @@ from agent_core.tools.toolsets import AnyTool, Toolset
 from agent_core.types import (
     AgentDefinition,
     Budget,
+    HandedT,
     OutputMode,
     OutputT,
     PermissionMode,
@@ -187,16 +188,24 @@ class RunOptions(Generic[OutputT]):
     if TYPE_CHECKING:  # the answer to a JSON Schema is of any type
 
         @overload
-        def __init__(self, **fields: "Unpack[TypedRunFields[OutputT]]") -> None: ...
+        def __init__(self, **fields: "Unpack[_TypedFields[OutputT]]") -> None: ...
 
         @overload
         def __init__(
-            self, *, output_type: "Outputs[OutputT]", **fields: "Unpack[RunFields]"
+            self, *, output_type: "TypeForm[OutputT]", **fields: "Unpack[_FieldsAlone]"
         ) -> None: ...
 
         @overload
         def __init__(
-            self: "RunOptions[Any]", *, output_type: AnyOutput, **fields: "Unpack[RunFields]"
+            self, *, output_type: "Outputs[OutputT]", **fields: "Unpack[_FieldsAlone]"
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: "RunOptions[Any]",
+            *,
+            output_type: AnyOutput | None = None,
+            **fields: "Unpack[RunFields[Any]]",
         ) -> None: ...
 
         def __init__(self, **fields: Any) -> None: ...
@@ -277,22 +286,15 @@ class _SharedFields(TypedDict, total=False):
 
 
 class _AgentFields(_SharedFields, total=False):
-    """The keywords of `Agent`, except `output_type`."""
+    """The keywords of `Agent`, except `output_type` and `handoffs`."""
 
     description: str
     budget: Budget | None
 
 
-class _TypedAgentFields(_AgentFields, Generic[OutputT], total=False):
-    """All keywords of `Agent`."""
+class _OwnFields(_SharedFields, total=False):
+    """The keywords of `start` and `run` that say nothing about the type of the answer."""
 
-    output_type: "TypeForm[OutputT]"
-
-
-class RunFields(_SharedFields, total=False):
-    """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
-
-    handoffs: "Sequence[AnyAgent[Any]]"
     instructions: Instructions | None
     deps: Any
     budget: Budget | SharedBudget | None
@@ -302,11 +304,29 @@ class RunFields(_SharedFields, total=False):
     metadata: Mapping[str, Any]
 
 
-class TypedRunFields(RunFields, Generic[OutputT], total=False):
-    """The fields of `RunOptions` as keywords of `start` and `run`."""
+class _FieldsAlone(_OwnFields, total=False):
+    """The fields of `RunOptions` without `output_type` and `handoffs`."""
 
-    output_type: "TypeForm[OutputT]"
-    agent: "AnyAgent[OutputT] | str | None"
+    agent: "AnyAgent[Any] | str | None"
+
+
+class _TypedFields(_OwnFields, Generic[OutputT], total=False):
+    """The fields of options without `handoffs` whose answer is text, or that of their agent."""
+
+    output_type: None
+    agent: "AnyAgent[OutputT] | None"
+
+
+class RunFields(_FieldsAlone, Generic[HandedT], total=False):
+    """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
+
+    handoffs: "Sequence[AnyAgent[HandedT]]"
+
+
+class TypedRunFields(_TypedFields[OutputT], Generic[OutputT, HandedT], total=False):
+    """The keywords of a run without `output_type`, whose answer is text or its agent's."""
+
+    handoffs: "Sequence[AnyAgent[HandedT]]"
 
 
 class PlacementFields(TypedDict, total=False):
@@ -327,12 +347,37 @@ class PlacementFields(TypedDict, total=False):
     questions_wait: bool | None
 
 
-class StartFields(RunFields, PlacementFields, total=False):
+class AnswerFields(TypedDict, total=False):
+    """The keywords of `answer`, except `output_type`: a waiting run may need some of them here."""
+
+    arguments: Mapping[str, Any] | None
+    always: bool
+    tools: Sequence[AnyTool] | None
+    deps: Any
+    guards: "Sequence[RunGuard]"
+    extensions: Sequence[Extension]
+    agents: "Sequence[AnyAgent[Any]]"
+    handoffs: "Sequence[AnyAgent[Any]]"
+    output_validators: "Sequence[OutputValidator]"
+    model: AnyModel | None
+    budget: SharedBudget | None
+
+
+class SignedAnswerFields(AnswerFields, total=False):
+    """The keywords of `AgentRuntime.answer`, which also takes who has answered, and where."""
+
+    decided_by: str
+    decider: str | None
+
+
+class StartFields(RunFields[HandedT], PlacementFields, Generic[HandedT], total=False):
     """The keywords of `start` and `run`, except `output_type`."""
 
 
-class TypedStartFields(TypedRunFields[OutputT], PlacementFields, Generic[OutputT], total=False):
-    """All keywords of `start` and `run`."""
+class TypedStartFields(
+    TypedRunFields[OutputT, HandedT], PlacementFields, Generic[OutputT, HandedT], total=False
+):
+    """The keywords of `start` and `run` without `output_type`."""
 
 
 NO_OPTIONS = RunOptions()
@@ -431,27 +476,18 @@ class Agent(Generic[OutputT]):
             self,
             name: str,
             instructions: Instructions | None = None,
-            **fields: "Unpack[_TypedAgentFields[OutputT]]",
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: "Agent[str | _Handed]",
-            name: str,
-            instructions: Instructions | None = None,
             *,
-            handoffs: "Sequence[AnyAgent[_Handed]]",
+            output_type: None = None,
             **fields: "Unpack[_AgentFields]",
         ) -> None: ...
 
         @overload
         def __init__(
-            self: "Agent[_Own | _Handed]",
+            self,
             name: str,
             instructions: Instructions | None = None,
             *,
-            output_type: "Outputs[_Own]",
-            handoffs: "Sequence[AnyAgent[_Handed]]",
+            output_type: "TypeForm[OutputT]",
             **fields: "Unpack[_AgentFields]",
         ) -> None: ...
 
@@ -467,11 +503,33 @@ class Agent(Generic[OutputT]):
 
         @overload
         def __init__(
+            self: "Agent[str | _Handed]",
+            name: str,
+            instructions: Instructions | None = None,
+            *,
+            output_type: None = None,
+            handoffs: "Sequence[AnyAgent[_Handed]]",
+            **fields: "Unpack[_AgentFields]",
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: "Agent[_Own | _Handed]",
+            name: str,
+            instructions: Instructions | None = None,
+            *,
+            output_type: "OutputType[_Own]",
+            handoffs: "Sequence[AnyAgent[_Handed]]",
+            **fields: "Unpack[_AgentFields]",
+        ) -> None: ...
+
+        @overload
+        def __init__(
             self: "Agent[Any]",
             name: str,
             instructions: Instructions | None = None,
             *,
-            output_type: AnyOutput | None,
+            output_type: AnyOutput | None = None,
             handoffs: "Sequence[AnyAgent[Any]]" = (),
             **fields: "Unpack[_AgentFields]",
         ) -> None: ...

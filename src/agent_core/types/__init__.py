@@ -103,6 +103,7 @@ from agent_core.types.model import (
 )
 from agent_core.types.options import (
     Budget,
+    HandedT,
     Mode,
     OutputMode,
     OutputT,
@@ -262,6 +263,7 @@ __all__ = [
     "FileChange",
     "FilesMove",
     "Frozen",
+    "HandedT",
     "Heartbeat",
     "ImageBlock",
     "InspectResult",

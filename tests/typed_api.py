@@ -123,6 +123,7 @@ async def handoffs(made: AgentRuntime, writer: Agent[Answer], counter: Agent[int
 
 async def toolkit(shop: agcore.Agent[list[str], str]) -> None:
     """The agents of the toolkit do, too."""
+    assert_type(agcore.Agent("a", output_type=None), agcore.Agent[None, str])
     typed = agcore.Agent("a", "b", tools=[count], output_type=Answer | None, deps_type=list[str])
     assert_type(typed, agcore.Agent[list[str], Answer | None])
     assert_type((await typed.run("a", deps=[])).output, Answer | None)

@@ -81,16 +81,16 @@ class AgentParts(AgentSettings, Generic[DepsT], total=False):
     deps_type: "TypeForm[DepsT] | None"
 
 
-class TypedAgentParts(AgentParts[DepsT], Generic[DepsT, OutputT], total=False):
+class AllAgentParts(AgentParts[DepsT], Generic[DepsT], total=False):
     """Keywords of an agent."""
 
-    output_type: "TypeForm[OutputT]"
+    output_type: Any
 
 
 _OF_ENGINE = {each.name for each in fields(EngineAgent)}
 """Settings that an agent of the engine has, too."""
 
-_PARTS = TypedAgentParts.__annotations__.keys() - AgentSettings.__annotations__.keys()
+_PARTS = AllAgentParts.__annotations__.keys() - AgentSettings.__annotations__.keys()
 """Keywords that are attributes, too."""
 
 
@@ -123,8 +123,8 @@ class Agent(AgentSpec[DepsT, OutputT]):
             of the bundle. A toolset is opened for each run, or once for
             a session that is used as a context manager, and always closed.
         output_type: the type of its answers, or their JSON Schema; text by default.
-        deps_type: the type of `deps` for type checkers; at run time, tools are checked against the
-            run's object.
+        deps_type: the type of `deps`, also for type checkers: a run without such an object is
+            refused before the model is called.
         hooks: hooks of its own runs.
         permissions: the tools that its own runs may call, and the callback that is asked.
         config: limits and settings of its own runs.
@@ -144,7 +144,19 @@ class Agent(AgentSpec[DepsT, OutputT]):
         self,
         name: str | None = None,
         instructions: "Instructions | None" = None,
-        **parts: "Unpack[TypedAgentParts[DepsT, OutputT]]",
+        *,
+        output_type: None = None,
+        **parts: "Unpack[AgentParts[DepsT]]",
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        name: str | None = None,
+        instructions: "Instructions | None" = None,
+        *,
+        output_type: "TypeForm[OutputT]",
+        **parts: "Unpack[AgentParts[DepsT]]",
     ) -> None: ...
 
     @overload
@@ -167,7 +179,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         **parts: "Unpack[AgentParts[_Deps]]",
     ) -> None: ...
 
-    @lists_keywords(TypedAgentParts)
+    @lists_keywords(AllAgentParts)
     def __init__(
         self,
         name: str | None = None,
@@ -175,7 +187,6 @@ class Agent(AgentSpec[DepsT, OutputT]):
         **settings: Any,
     ) -> None:
         given = {each: settings.pop(each, None) for each in _PARTS}
-        del given["deps_type"]  # for type checkers
         known = AgentSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
             wrong = min(unknown)

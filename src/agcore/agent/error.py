@@ -78,6 +78,7 @@ _KINDS: Mapping[ErrorCode, type[AgentError]] = MappingProxyType(
         ErrorCode.MAX_TURNS: LimitExceededError,
         ErrorCode.BUDGET_EXCEEDED: LimitExceededError,
         ErrorCode.GUARD_STOPPED: HookBlockedError,
+        ErrorCode.CONFIG_ERROR: AgentConfigError,
     }
 )
 """Kinds of `AgentError` by the code of a failed model call; any other code is `AgentError.Llm`."""

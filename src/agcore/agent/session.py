@@ -54,6 +54,7 @@ from agent_core.extensions import ExtensionContext
 from agent_core.keywords import lists_keywords
 from agent_core.loop.options import RunOptions, hint_at_option, with_instructions
 from agent_core.text import nearest, plural
+from agent_core.tools.deps import check_agents_deps
 from agent_core.types import OutputT, RunStatus, new_id
 
 if TYPE_CHECKING:
@@ -395,6 +396,7 @@ class AgentSession(Generic[DepsT, OutputT]):
                 )
             self._learn()
             with raise_as_agent_error():
+                check_agents_deps(self.agent.name, self.agent.deps_type, settings.get("deps"))
                 hooks, index = self.bundle.hook_executor, self._turn_index
                 about = self._with_agents(settings).get("metadata", {})
                 start = self._hook_context(HookEvent.ON_TURN_START, about)

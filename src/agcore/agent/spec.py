@@ -66,6 +66,7 @@ class AgentSpec(Generic[DepsT, OutputT]):
         tools: functions, tools, toolsets, and names of tools of its bundle; None means all tools
             of the bundle.
         output_type: the type of its answers, or their JSON Schema; None is text.
+        deps_type: the type of the `deps` that its runs need; None: of any type, or none.
         settings: options of its turns, on top of the bundle's configuration.
     """
 
@@ -74,6 +75,7 @@ class AgentSpec(Generic[DepsT, OutputT]):
     written_instructions: "Instructions | None" = None
     tools: Collection[Usable] | None = None
     output_type: Any = None
+    deps_type: Any = None
     settings: AgentSettings = {}
 
     def __init_subclass__(cls) -> None:

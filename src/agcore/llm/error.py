@@ -94,7 +94,7 @@ def llm_error_from_payload(error: ErrorPayload) -> LlmError:
     retry_after_s = error.details.get("retry_after_s")
     for kind in (AuthenticationError, RequestTimeoutError, ContextLengthError):
         if error.code is kind.default_code:
-            return kind(error.message)
+            return kind(error.message).with_details_of(error)
     if error.code is ErrorCode.PROVIDER_RATE_LIMITED:
         return RateLimitError(error.message, retry_after_s=retry_after_s)
     if isinstance(status, int):
@@ -109,7 +109,7 @@ def llm_error_from(error: AgentCoreError) -> LlmError:
     if isinstance(error, LlmError):
         return error
     if isinstance(error, ConfigError) and "variable" in error.details:
-        return AuthenticationError(error.message)
+        return AuthenticationError(error.message).with_details_of(error)
     return OtherLlmError(error.message).with_details_of(error)
 
 

@@ -68,7 +68,8 @@ class RunResult(Generic[OutputT]):
     """The result of a run.
 
     Attributes:
-        output: the answer, in the requested type; the text if none was requested.
+        output: the answer, in the requested type; the text if none was requested. While the run
+            waits (`status`), and in the result of a `RunError`, there is none: it is None.
         text: the final answer as the model wrote it. For a run that failed or was cancelled, what
             has come of the last reply, or "".
         status: `completed`; `waiting` for the answers to `pending_requests`; `failed` or

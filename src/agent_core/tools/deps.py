@@ -32,16 +32,31 @@ def check_deps(takers: Iterable["Tool | OutputFunction"], deps: object) -> None:
     for each in takers:
         for hint in each.deps_types:
             if not _fits(deps, hint):
-                wanted = _name(hint)
-                given = "none" if deps is None else f"of type {_name(type(deps))}"
                 is_tool = isinstance(each, Tool)
-                raise ConfigError(
-                    ErrorCode.VALIDATION_ERROR,
-                    f"the {'tool' if is_tool else 'output function'} {each.name} takes"
-                    f" ToolContext[{wanted}], and the run's deps are {given}; start the run with"
-                    f" deps= of type {wanted}{', or leave the tool out' if is_tool else ''}",
-                    details={"tool_name": each.name, "deps": wanted},
-                )
+                kind = "tool" if is_tool else "output function"
+                taker = f"the {kind} {each.name} takes ToolContext[{_name(hint)}]"
+                error = _misfit(taker, deps, hint, ", or leave the tool out" if is_tool else "")
+                error.details["tool_name"] = each.name
+                raise error
+
+
+def check_agents_deps(agent: str, deps_type: object, deps: object) -> None:
+    """Check that the `deps` of a run fit the `deps_type` of its agent; None is any.
+
+    Raises:
+        ConfigError: `validation_error`, naming the agent, the type and what was given.
+    """
+    if deps_type is not None and not _fits(deps, deps_type):
+        raise _misfit(f"the agent {agent!r} has deps_type={_name(deps_type)}", deps, deps_type)
+
+
+def _misfit(taker: str, deps: object, hint: object, other_cure: str = "") -> ConfigError:
+    wanted = _name(hint)
+    given = "none" if deps is None else f"of type {_name(type(deps))}"
+    message = f"{taker}, and the run's deps are {given}; start the run with deps= of type {wanted}"
+    return ConfigError(
+        ErrorCode.VALIDATION_ERROR, f"{message}{other_cure}", details={"deps": wanted}
+    )
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -4,14 +4,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
-from agent_core.text import plural, shorten_text
+from agent_core.text import kind_of, plural, shorten_text
 from agent_core.text.json_text import JsonSchema
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
@@ -90,6 +91,8 @@ class ExpectedOutput:
                 self.check = BoundedValidator(self.schema)
             else:
                 self.name = name or str(getattr(output_type, "__name__", _WRAPPED))
+                if misfit := _no_type(output_type):
+                    raise SchemaUnusableError(misfit)
                 if is_choice_of(output_type) or is_function(output_type):
                     output_type, self.functions = read_functions(output_type)
                 self.check = adapter = TypeAdapter[Any](with_readable_typed_dicts(output_type))
@@ -272,6 +275,17 @@ def expected_output(output_type: Any, *, mode: OutputMode, retries: int) -> Expe
     except TypeError:  # a JSON Schema, or an annotation that cannot be hashed
         return ExpectedOutput(output_type, mode=mode, retries=retries)
     return _expected_once(output_type, mode, retries)
+
+
+def _no_type(given: object) -> str | None:
+    """Return why something can be no type: it is an instance of one; None if it may be a type."""
+    kind = type(given)
+    if isinstance(given, BaseModel) or (is_dataclass(given) and not isinstance(given, type)):
+        return f"it is {kind_of(given)}; give the class, output_type={kind.__name__}"
+    if isinstance(given, bool | int | float | bytes | set | frozenset):
+        what = kind_of(cast("object", given))
+        return f"it is {what}; give a type, such as output_type={kind.__name__}"
+    return None
 
 
 def _error(place: Any, message: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from agcore.llm import (
     ChatRequest,
     HookEvent,
     HookExecutor,
+    LlmError,
     MockProvider,
     ModelConfig,
     TurnComplete,
@@ -20,7 +21,7 @@ from agcore.llm import (
 )
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import BaseTool, PermissionConfig, ToolRegistry, Toolset
-from agent_core import RunResult
+from agent_core import AgentRuntime, ConfigError, RunResult
 from agent_core.errors import ErrorCode
 from agent_core.providers.base import ProviderAdapter
 from agent_core.testing import ScriptedProvider, allow_real_models, calls
@@ -142,7 +143,7 @@ async def test_functions_classes_and_tools_are_tools_and_some_may_be_left_out() 
     provider = MockProvider([tool_call_reply("plain", text="a"), "x", "y"])
     agent = Agent("a", model=provider, tools=[plain, Echo(), stock], deps_type=dict[str, int])
     await agent.run("go", deps={})
-    await agent.run("go", disabled_tools=["stock", "plain"])
+    await agent.run("go", deps={}, disabled_tools=["stock", "plain"])
     names = [[each.name for each in request.tools] for request in provider.requests]
     assert names == [["echo", "plain", "stock"], ["echo", "plain", "stock"], ["echo"]]
 
@@ -237,7 +238,7 @@ async def test_a_model_string_asks_a_service_and_is_closed_with_the_run() -> Non
         name = f"ollama:qwen3@{server.base_url('ollama')}"
         assert (await Agent("a", model=name).run("go")).output == "Hi."
         server.assert_complete()
-    with allow_real_models(False), pytest.raises(AgentError.Llm, match="real"):
+    with allow_real_models(False), pytest.raises(AgentError.Config, match="real"):
         await Agent("a", model=name).run("go")
 
 
@@ -267,7 +268,36 @@ async def test_errors_of_a_run_keep_their_code_and_details() -> None:
     assert failed.value.code == "output_invalid"
     assert failed.value.details["text"] == "no"
     with pytest.raises(AgentError.Config, match=r"ToolContext\[dict\[str, int\]\]"):
-        await SHOP.run("go", model=MockProvider(["x"]))
+        await Agent("a", tools=[stock]).run("go", model=MockProvider(["x"]))
+
+
+async def test_a_run_has_the_deps_that_its_agent_declares() -> None:
+    provider = MockProvider(["x"])
+    agent = Agent("a", deps_type=dict[str, int], model=provider)
+    for wrong in (None, ["lamp"]):
+        with pytest.raises(AgentError.Config, match=r"deps= of type dict\[str, int\]") as failed:
+            await agent.run("go", deps=wrong)  # type: ignore[arg-type]
+        assert failed.value.details["deps"] == "dict[str, int]"
+    assert provider.requests == []
+    events = [each async for each in agent.stream("go", deps={"lamp": 1})]
+    assert isinstance(events[-1], TurnComplete)
+    maybe = Agent("a", deps_type=dict[str, int] | None, model=MockProvider(["x"]))
+    assert (await maybe.run("go")).output == "x"
+
+
+async def test_a_missing_key_is_an_error_of_the_configuration_as_in_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("SOONG_AGENT_ALLOW_REAL_MODELS", "1")
+    with pytest.raises(ConfigError) as missing:
+        async with AgentRuntime(model="openai:gpt-5", persist=False) as runtime:
+            await runtime.run("go")
+    with pytest.raises(AgentError.Config) as failed:
+        await Agent("a", model="openai:gpt-5").run("go")
+    assert isinstance(failed.value.source, LlmError.Authentication)
+    assert (failed.value.code, failed.value.message) == (missing.value.code, missing.value.message)
+    assert failed.value.details == missing.value.details
 
 
 async def test_a_cancelled_run_takes_its_tools_with_it() -> None:

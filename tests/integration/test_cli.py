@@ -69,7 +69,7 @@ def test_the_beginning_of_an_id_continues_its_session_and_makes_no_other(
 def test_an_id_that_is_nearly_that_of_a_session_names_it(home: Home, project: Path) -> None:
     at = ("--path", str(project))
     with ModelServer.in_thread(["one", "two", "three", "four"]) as server:
-        first = soong_agent(configured(home, server), "run", *at, "hi")
+        first = soong_agent(configured(home, server), "run", *at, "hi\nthere")
         (session_id,) = set(re.findall(r"sess_\w+", first.stderr))
         last = "0" if session_id[-1] != "0" else "1"
         mistyped = session_id[:-1] + last
@@ -77,12 +77,34 @@ def test_an_id_that_is_nearly_that_of_a_session_names_it(home: Home, project: Pa
             undone = soong_agent(home, *words, mistyped, *at[: 2 * (words[0] != "sessions")])
             assert undone.returncode != 0
             assert re.search(rf"did you mean {session_id[:8]}", undone.stderr), undone.stderr
+        undone = soong_agent(home, "undo", *at, "--session-id", session_id)
+        assert "taken back: hi there" in undone.stderr
         again = soong_agent(home, "run", *at, "--session-id", mistyped, "and then?")
         assert re.search(rf"new session {mistyped} \(did you mean {session_id[:8]}", again.stderr)
         named = soong_agent(home, "run", *at, "--session-id", "tidy", "one of my own")
         assert "new session tidy" in named.stderr.splitlines()
         known = soong_agent(home, "run", *at, "--session-id", "tidy", "the same")
     assert "session tidy" in known.stderr.splitlines()
+
+
+def test_no_error_names_arguments_of_functions(home: Home, project: Path, tmp_path: Path) -> None:
+    at, elsewhere = ("--path", str(project)), ("--path", str(tmp_path))
+    named = ("--session-id", "mine")
+    nothing = soong_agent(home, "run", *at, "hi")
+    with ModelServer.in_thread(["one"]) as server:
+        assert soong_agent(configured(home, server), "run", *at, *named, "hi").returncode == 0
+        refused = [
+            nothing,
+            soong_agent(home, "run", *elsewhere, *named, "hi"),
+            soong_agent(home, "run", *at, "--model", "opnai:x", "hi"),
+            soong_agent(home, "run", *at, "--tenant", "acme", "hi"),
+            soong_agent(home, "doctor", *at, "--model", "opnai:x"),
+        ]
+    for done in refused:
+        assert done.returncode != 0
+        said = done.stdout + done.stderr
+        assert not re.search(r"in code|=True|\w=\.\.\.|register_|database_url", said), said
+    assert "did you mean openai?" in refused[2].stderr
 
 
 def test_an_option_for_an_id_that_is_an_argument_gets_the_form_shown(home: Home) -> None:
@@ -178,6 +200,7 @@ def test_a_session_moves_to_another_folder_only_if_told_to(
             assert refused.returncode == 1
             assert str(project) in refused.stderr
             assert "--move-session" in refused.stderr
+            assert "in code" not in refused.stderr
         moved = soong_agent(home, "run", *here, "--move-session", "second words")
     assert (moved.returncode, moved.stdout.strip()) == (0, "two")
     assert len(server.requests) == 2

@@ -135,12 +135,13 @@ async def test_events_and_histories_say_that_nobody_could_be_asked(
     sampled(
         [
             ("", NOBODY),
-            ("what?\n", "because there is no answer: the line that was read is not an answer"),
+            ("what?\n", "because there is no answer: the line that was read is not 1, 2 or 3"),
+            ("y\n", "because there is no answer: the line that was read is not 1, 2 or 3"),
             ("3\n", "the user denied code__write_file"),
         ],
         keep=1,
     ),
-    ids=sampled(["end-of-input", "stray-line", "no"], keep=1),
+    ids=sampled(["end-of-input", "stray-line", "letter", "no"], keep=1),
 )
 def test_answers_from_a_pipe_are_told_apart(
     home: Home, project: Path, typed: str, said: str
@@ -161,4 +162,5 @@ def test_answers_from_a_pipe_are_told_apart(
         )
         found = str(server.requests[1].body["messages"][-1])
     assert said in found
-    assert ("1 call was denied, because no one could be asked" in done.stderr) is (typed != "3\n")
+    assert ("letters are keys of a terminal" in done.stderr) is (typed == "y\n")
+    assert ("1 call was denied, because nobody answered" in done.stderr) is (typed != "3\n")

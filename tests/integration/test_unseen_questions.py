@@ -106,4 +106,4 @@ def test_without_a_controlling_terminal_nobody_is_asked(home: Home, project: Pat
         os.close(theirs)
     assert done.returncode == 0
     assert not (project / "b.txt").exists()
-    assert "no one could be asked" in (project / "err").read_text(encoding="utf-8")
+    assert "nobody answered" in (project / "err").read_text(encoding="utf-8")

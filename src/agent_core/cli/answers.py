@@ -124,7 +124,7 @@ def how_to_allow(denied: "Sequence[PermissionRequest]") -> str:
         cures.append(f"{what} ([[permissions.rules]] {rules[ruled]})")
     elif reason := denied[0].metadata.get("no_rule"):
         cures[0] += f" (no rule allows it: {reason})"
-    what = f"{count} denied, because no one could be asked: {first}{more}"
+    what = f"{count} denied, because nobody answered: {first}{more}"
     them = "it" if len(calls) == 1 else "them"
     return visible(f"{what}; to allow {them}, {' or '.join(cures)}", one_line=True)
 

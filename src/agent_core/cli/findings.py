@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.terminal import Terminal
+from agent_core.text import without_code
 
 State = Literal["ok", "remark", "broken"]
 
@@ -36,7 +37,7 @@ class Finding(Struct, frozen=True):
     @classmethod
     def of_error(cls, name: str, message: str, cure: str) -> Self:
         """Return what an error says: its first line may name a cure behind a semicolon."""
-        first, newline, rest = message.partition("\n")
+        first, newline, rest = without_code(message).partition("\n")
         text, _, own = first.partition("; ")
         return cls(name, "broken", f"{text}{newline}{rest}", own or cure)
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from agent_core.cli.layout import shown_error
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor
@@ -133,7 +134,7 @@ def set_up(options: Options) -> bool:
         terminal.line(redactor.text(message), Style.BAD)
         return False
     except ConfigError as error:
-        terminal.line(f"error: {redactor.text(error.message)}", Style.BAD)
+        terminal.line(f"error: {shown_error(redactor.text(error.message))}", Style.BAD)
         return False
     terminal.line(f"wrote {config}", Style.GOOD)
     return True

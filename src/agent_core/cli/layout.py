@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TextIO, TypeVar
 from unicodedata import category
 
-from agent_core.text import visible
+from agent_core.text import shortened, visible, without_code
 
 Look = TypeVar("Look")
 
@@ -24,11 +24,20 @@ SIGNS = Signs()
 ASCII_SIGNS = Signs(call="*", more="...", bar="|", spinner="|/-\\")
 
 
+_LONGEST_ERROR = 2000
 _LOOK = r"\x1b\[[0-9;]*m"
 _WORD = r"[^ ]+"
 _WIDE = 2
 _JOINER = "\u200d"
 _SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
+
+
+def shown_error(message: str) -> str:
+    """Return the message of an error for a person, without its hints for programs.
+
+    Messages quote files and servers: none of their lines may look like one of ours.
+    """
+    return shortened(without_code(message), _LONGEST_ERROR).replace("\n", "\n      ")
 
 
 def window_size(stream: TextIO) -> os.terminal_size:

@@ -59,7 +59,12 @@ _STRAY = (
     "denied: that is not an answer (1, 2 or 3), and no more answers are read; for content in"
     ' standard input use -, as in: soong-agent run "…" -'
 )
-_NO_ANSWER = "the line that was read is not an answer"
+_STRAY_LETTER = (
+    "denied: letters are keys of a terminal; a line of standard input says 1 to allow once,"
+    " 2 to allow for the session, 3 to deny. No more answers are read"
+)
+_NO_ANSWER = "the line that was read is not 1, 2 or 3"
+_LETTERS = frozenset(("a", "allow", "n", "no", "y", "yes"))
 _LONGEST_VALUE = 4000
 _ENDS_SHOWN = 2
 _LEAST_ROWS = 6
@@ -157,7 +162,8 @@ class TerminalPrompt:
                 self.unanswered.append(request)
             decision = parse_decision(self._given(line))
             if line and line.strip() and not is_answer(line):
-                self._terminal.line(_STRAY, Style.WARN)
+                is_letter = line.strip().casefold() in _LETTERS
+                self._terminal.line(_STRAY_LETTER if is_letter else _STRAY, Style.WARN)
                 self._lines.end()
                 self.unanswered.append(request)
                 return _answered(decision, _NO_ANSWER, by=NOBODY)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
+from agent_core.cli.layout import shown_error
 from agent_core.cli.listening import is_loopback, listen, read_token, require_token
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, open_runtime, show_warnings
@@ -66,7 +67,7 @@ def serve_console(options: Options) -> int:
         folders = [setup.project, *map(resolve_project, more)]
         return _listen(options, setup, folders, token)
     except (AgentCoreError, OSError, ValueError) as error:
-        _say(f"error: {redactor.text(str(error))}")
+        _say(f"error: {shown_error(redactor.text(str(error)))}")
         return exit_code_of(error) if isinstance(error, AgentCoreError) else MISUSED
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from agent_core.agents.definitions import AgentDefinitions
+from agent_core.cli.layout import shown_error
 from agent_core.cli.options import Options
 from agent_core.cli.terminal import (
     OutputClosedError,
@@ -127,7 +128,7 @@ def run_on_terminal(
     except OutputClosedError as closed:
         return report_closed_output(closed, terminal)
     except (AgentCoreError, OSError, ValueError) as error:
-        terminal.line(f"error: {clean(str(error))}", Style.BAD)
+        terminal.line(f"error: {shown_error(clean(str(error)))}", Style.BAD)
         return exit_code_of(error)
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from agent_core.cli.databases import examine_file, examine_secrets, examine_server
 from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.findings import show_findings
+from agent_core.cli.layout import shown_error
 from agent_core.cli.options import Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
@@ -41,7 +42,7 @@ def manage_store(options: Options) -> int:
                 return _check(address, options, setup, terminal, cleaner)
             return _migrate(address, options, terminal)
         except AgentCoreError as error:
-            terminal.line(f"error: {cleaner(error.message)}", Style.BAD)
+            terminal.line(f"error: {shown_error(cleaner(error.message))}", Style.BAD)
             return exit_code_of(error)
 
     return run_on_terminal(options, None, manage, asks_model=False)
@@ -127,7 +128,7 @@ def _show(done: CopiedSession, terminal: Terminal, clean: Clean, *, as_json: boo
         }
         terminal.record(json.dumps(shown, ensure_ascii=False))
     elif done.error is not None:
-        terminal.line(f"error: {clean(done.error.message)}", Style.BAD)
+        terminal.line(f"error: {shown_error(clean(done.error.message))}", Style.BAD)
     else:
         terminal.record(clean(done.session_id))
         if done.missing:

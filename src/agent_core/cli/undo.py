@@ -6,13 +6,14 @@ from itertools import groupby
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.exit_codes import COMPLETED, FAILED
+from agent_core.cli.layout import shown_error
 from agent_core.cli.nearby import name_nearby, resolve_session
 from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import Clean, plural, shortened, visible
+from agent_core.text import Clean, first_words, plural, visible, without_code
 from agent_core.types import SwitchResult, WorkspaceDiff
 
 _MOST_PATHS = 50
@@ -46,7 +47,7 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         try:
             result = await change(session_id, force=options.force)
         except AgentCoreError as error:
-            terminal.line(f"error: {visible(clean(error.message))}", Style.BAD)
+            terminal.line(f"error: {visible(shown_error(clean(error.message)))}", Style.BAD)
             show_refused(error, terminal, clean)
             return exit_code_of(error)
         show_move(result, terminal, clean)
@@ -71,7 +72,7 @@ def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
 
 def message_of(result: SwitchResult, clean: Clean) -> str:
     """Return the beginning of the message that an undo took back, on one line."""
-    return shortened(visible(clean(result.message or ""), one_line=True), _LONGEST_MESSAGE)
+    return visible(first_words(clean(result.message or ""), _LONGEST_MESSAGE), one_line=True)
 
 
 def show_restored(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
@@ -84,7 +85,7 @@ def show_restored(result: SwitchResult, terminal: Terminal, clean: Clean) -> Non
     show_paths("in no snapshot", unexpected, terminal, clean)
     show_paths("git is left alone", result.git, terminal, clean, Style.WARN)
     for remark in result.remarks:
-        terminal.line(visible(clean(remark), one_line=True), Style.WARN)
+        terminal.line(visible(clean(without_code(remark)), one_line=True), Style.WARN)
 
 
 def show_refused(error: AgentCoreError, terminal: Terminal, clean: Clean) -> None:

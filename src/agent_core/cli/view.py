@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted, shown_error
 from agent_core.cli.render import CallLayout, Line, is_quiet, label_of, summary_of
 from agent_core.cli.running import RunningCall, draw_calls
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
@@ -28,7 +28,7 @@ from agent_core.history.words import (
     queue_line,
     retry_line,
 )
-from agent_core.text import shortened, visible
+from agent_core.text import visible
 from agent_core.types import (
     CLOSING_EVENTS,
     ErrorPayload,
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from agent_core.cli.markdown import MarkdownStream
     from agent_core.types import ApprovalRecord, PermissionRequest
 
-_LONGEST_MESSAGE = 2000
 _QUIET_S = 2.0
 _TICK_S = 0.12
 _REASONING_TAIL = 400
@@ -364,7 +363,7 @@ class RunView:
         elif isinstance(details, CompactEnded) and details.reason == "request":
             pass  # the end of the run says it
         elif is_trouble(placed) and not meaning.is_implied:
-            why = _indent(details.why)
+            why = shown_error(details.why)
             line, style = event_line(kind_in_words(placed.kind), subject, why), Style.WARN
         if line:
             self._say(line, style)
@@ -385,7 +384,7 @@ class RunView:
             return _IN_THE_SAME_WAY
         first, _, rest = details.cause.partition("\n")
         why = rest or first.partition("; ")[0]
-        return f": {_indent(why)}" if why else ""
+        return f": {shown_error(why)}" if why else ""
 
     def _unsaid(self, message: str) -> str:
         """Return the message of the error that ended the run, without what its retries showed."""
@@ -511,7 +510,7 @@ class RunView:
     def failure(self, message: str) -> None:
         """Show an error."""
         self._stop_drawing()
-        self._say(f"error: {_indent(message)}", Style.BAD)
+        self._say(f"error: {shown_error(message)}", Style.BAD)
 
     def interrupted(self) -> None:
         """Show that the interrupt has arrived, and how to leave without waiting."""
@@ -553,8 +552,3 @@ async def answer_hints(runtime: "AgentRuntime", handle: "RunHandle") -> dict[str
         return {}
     questions = await runtime.approvals(handle.session_id, limit=_MOST_QUESTIONS)
     return {each.request_id: answer_hint(each) for each in questions if each.request_id in pending}
-
-
-def _indent(message: str) -> str:
-    # Messages quote files and servers: none of their lines may look like one of ours.
-    return shortened(message, _LONGEST_MESSAGE).replace("\n", "\n      ")

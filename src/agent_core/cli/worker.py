@@ -7,6 +7,7 @@ from functools import partial
 
 from agent_core.api.worker import Worker
 from agent_core.cli.exit_codes import COMPLETED, FAILED
+from agent_core.cli.layout import shown_error
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, show_warnings
 from agent_core.cli.signals import catch_signals
@@ -38,7 +39,7 @@ def run_worker(options: Options) -> int:
     try:
         return COMPLETED if asyncio.run(_run_until_signal(worker, terminal)) else FAILED
     except (AgentCoreError, OSError) as error:
-        terminal.line(f"error: {redactor.text(str(error))}", Style.BAD)
+        terminal.line(f"error: {shown_error(redactor.text(str(error)))}", Style.BAD)
         return exit_code_of(error)
 
 

@@ -178,7 +178,9 @@ def _check_store(
         check_database_url(database_url, url_from)
     if url_from is None:
         if tenant is not None:
-            message = "a tenant needs a Postgres database: set [store] url_env, or database_url"
+            message = (
+                "a tenant needs a Postgres database: set [store] url_env (in code: or database_url)"
+            )
         elif config.store.blobs is not None:
             message = "store.blobs is for a Postgres database: set store.url_env, or leave it out"
     elif not persist:
@@ -269,8 +271,8 @@ def load_config(
         if not config_path:
             reason += (
                 ", or add --model openai:gpt-5-mini\n"
-                f"run, chat and acp take --model; everything else reads ${MODEL_VARIABLE},"
-                " or AgentRuntime(model=...) in code"
+                f"run, chat and acp take --model; everything else reads ${MODEL_VARIABLE}"
+                " (in code: AgentRuntime(model=...))"
             )
         raise _unusable(path, reason)
     config = parse_config(text, path)

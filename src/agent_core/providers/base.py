@@ -14,7 +14,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.config.services import COMPATIBLE, provider_named
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.loading import without_collection
-from agent_core.text import kind_of
+from agent_core.text import kind_of, nearest
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import ModelEvent, ModelRequest
 
@@ -239,9 +239,10 @@ class ProviderRegistry:
             known = sorted({*self.keys, *points.names})
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"[model] provider = {key!r} is not a known provider; choose one of the next line\n"
-                f"{', '.join(known)}; a program adds its own with register_provider before start,"
-                f" and a distribution with an entry point of the group {ENTRY_POINTS}",
+                f"[model] provider = {key!r} is not a known provider{nearest(key, known)};"
+                f" choose one of the next line\n{', '.join(known)}"
+                " (in code: register_provider before start adds one, and so does an entry point of"
+                f" the group {ENTRY_POINTS} in a distribution)",
                 details={**details, "known": known},
             )
         if len(found) > 1:

@@ -576,8 +576,8 @@ def _missing(
     message = (
         f"nothing was answered: {after}run {run.run_id} was started with {_listed(what)}, and this"
         f" process does not have {'it' if len(what) == 1 and len(tools) < 2 else 'them'}. Answer in"
-        f" the program that has: answer({question.request_id!r}, …, {', '.join(handed)}); or cancel"
-        f" the run: soong-agent cancel {run.run_id}"
+        f" the program that has (in code: answer({question.request_id!r}, …, {', '.join(handed)}));"
+        f" or cancel the run: soong-agent cancel {run.run_id}"
     )
     details = {
         "request_id": question.request_id,

@@ -542,8 +542,8 @@ class NodeMoves:
             page = await self._store.events_after(run_id, seen, limit=_PAGE)
         if has_called and not files.is_on:
             return (
-                "Only the conversation was reverted, not the files: they are not recorded with"
-                " persist=False, or while [workspace] snapshots is off."
+                "Only the conversation was reverted, not the files: they are not recorded while"
+                " [workspace] snapshots is off (in code: or with persist=False)."
             )
         return None
 

@@ -542,7 +542,8 @@ def _is_dispatched(session: SessionRecord, opening: NewRun) -> bool:
     raise StorageError(
         ErrorCode.SESSION_ELSEWHERE,
         f"session {session.session_id} has its files {files}, not at {asked}; leave the run to the"
-        f' workers of that place with place="{place}", without here=True, or begin another session',
+        f" workers of that place with --detach --place {place}"
+        f' (in code: place="{place}" without here=True), or begin another session',
         details={
             "session_id": session.session_id,
             "place": place,

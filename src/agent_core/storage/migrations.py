@@ -412,7 +412,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
         if tables:
             raise StorageError(
                 ErrorCode.MIGRATION_FAILED,
-                f"{path} is a database of another program; point session_db_path elsewhere",
+                f"{path} is a database of another program; set [context] session_db_path",
             )
         return 0
     (version,) = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()

@@ -202,7 +202,9 @@ class SessionStore:
         Raises:
             ConfigError: the database has no tenants.
         """
-        message = "a tenant needs a Postgres database: set [store] url_env, or database_url"
+        message = (
+            "a tenant needs a Postgres database: set [store] url_env (in code: or database_url)"
+        )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
     def judged_by(self, judge: "Owner") -> Self:

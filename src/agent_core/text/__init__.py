@@ -208,10 +208,23 @@ def visible(text: str, *, zero_width: bool = True, one_line: bool = False) -> st
     return pattern.sub(_escape, text) if pattern.search(text) else text
 
 
+def visible_line(text: str) -> str:
+    """Return the words of `text` on one line, with every deceiving character spelled out."""
+    return visible(" ".join(text.split()), one_line=True)
+
+
 def shortened(text: str, limit: int) -> str:
     """Return `text`, or its first `limit` characters and the number of missing ones."""
     cut = len(text) - limit
     return text if cut <= 0 else f"{text[:limit]}… (+{cut} {noun(cut, 'character')})"
+
+
+_IN_CODE = r"\s*\(in code: (?:[^()]|\([^()]*\))*\)"
+
+
+def without_code(message: str) -> str:
+    """Return a message without `(in code: …)`, the parts that only say how programs do it."""
+    return re.sub(_IN_CODE, "", message) if "(in code: " in message else message
 
 
 def lines_of_diff(diff: str) -> list[str]:

@@ -129,7 +129,7 @@ class Placement(Struct, frozen=True, kw_only=True):
                 continue
             message = (
                 f"{name} says who carries the run out, and where: that takes a Postgres database"
-                " ([store] url_env, or database_url); leave it out"
+                ": set [store] url_env (in code: or database_url), or leave it out"
             )
             details = {"option": name}
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)

@@ -6,7 +6,7 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
-from agent_core.text import bounded_line, first_words, plural, shortened
+from agent_core.text import bounded_line, first_words, plural, shortened, without_code
 from tables import together
 
 
@@ -36,6 +36,11 @@ def test_a_number_has_the_noun_that_it_takes() -> None:
 )
 def test_a_title_is_one_line_of_printable_words(text: str, title: str) -> None:
     assert first_words(text) == title
+
+
+def test_the_hints_for_programs_leave_the_message_of_a_person() -> None:
+    assert without_code("move it (in code: move=True)\nand say (so)") == "move it\nand say (so)"
+    assert without_code("name it (in code: open(model=...)), or not") == "name it, or not"
 
 
 def test_long_text_takes_no_more_steps_than_short() -> None:

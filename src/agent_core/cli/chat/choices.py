@@ -14,7 +14,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.config.services import COMPATIBLE, public_service
 from agent_core.errors import AgentCoreError
 from agent_core.history.figures import format_age
-from agent_core.text import visible
+from agent_core.text import visible_line
 from agent_core.text.json_text import JsonObject, array
 from agent_core.types import SessionSummary
 
@@ -46,9 +46,7 @@ async def choose_waiting(chat: Chat) -> str | None:
 
     async def pages() -> Pages:
         waiting = [
-            PickerEntry(
-                each.key, visible(each.text, zero_width=False, one_line=True), [f"{each.word:<7}"]
-            )
+            PickerEntry(each.key, visible_line(each.text), [f"{each.word:<7}"])
             for each in chat.waiting()
         ]
         yield waiting[::-1]

@@ -28,7 +28,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, describe_error
 from agent_core.history.figures import format_age
 from agent_core.history.reading import output_text
 from agent_core.history.words import denial
-from agent_core.text import nearest, visible
+from agent_core.text import nearest, visible, visible_line
 from agent_core.types import PermissionMode, SessionSummary
 
 _MODES: Mapping[PermissionMode, str] = {
@@ -347,7 +347,7 @@ async def _queue(chat: Chat, words: Sequence[str]) -> None:
     elif words:
         for each in reversed(waiting):
             if await chat.withdraw(each.key, to_line=False):
-                shown = visible(each.text, one_line=True)
+                shown = visible_line(each.text)
                 chat.terminal.line(f"withdrawn: {fitted(shown, chat.terminal.width - 12)}")
     else:
         from agent_core.cli.chat.choices import choose_waiting  # noqa: PLC0415 - few chats

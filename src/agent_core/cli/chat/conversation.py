@@ -33,7 +33,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events.projection import Call
 from agent_core.history.words import CARRY_OUT
 from agent_core.loop.options import RunOptions
-from agent_core.text import Clean, short_line, visible
+from agent_core.text import Clean, short_line, visible, visible_line, without_code
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     WORDS,
@@ -218,7 +218,7 @@ class Chat:
             unsent = [sent.text for at, sent in enumerate(self._sent) if at or sent.run is None]
             await self._end_runs(tasks)
         for text in unsent:
-            self.terminal.line(f"not sent: {visible(text, one_line=True)}", Style.WARN)
+            self.terminal.line(f"not sent: {visible_line(text)}", Style.WARN)
         for task in done:
             if task is not tasks[3]:
                 try:
@@ -430,7 +430,7 @@ class Chat:
         if self.terminal.can_draw:
             self._echo(text)
         else:
-            shown = short_line(visible(text, one_line=True), self.terminal.width - 12)
+            shown = short_line(visible_line(text), self.terminal.width - 12)
             self.terminal.line(f"delivered: {shown}", Style.DIM)
         self._show_attached(attached)
         self.line.refresh()
@@ -548,8 +548,7 @@ class Chat:
         await handle.wait()
         if self._is_over:  # they are on the line again when the session is continued
             for each in self._steering.waiting():
-                shown = visible(each.text, one_line=True)
-                self.terminal.line(f"not delivered: {shown}", Style.WARN)
+                self.terminal.line(f"not delivered: {visible_line(each.text)}", Style.WARN)
         else:
             await self._steering.end(handle)
         if is_compacted:
@@ -606,7 +605,7 @@ class Chat:
 
     def fail(self, message: str) -> None:
         """Show an error."""
-        self.say(f"error: {self.clean(message)}", Style.BAD)
+        self.say(f"error: {self.clean(without_code(message))}", Style.BAD)
 
     def say(self, text: str, style: Style = Style.PLAIN) -> None:
         """Show a text in lines that break between words."""
@@ -727,7 +726,7 @@ class Chat:
         for run in runs:
             if run.status is not RunStatus.QUEUED or run.cancel_requested_at is not None:
                 continue
-            text = visible(self.clean(_words_of(run)), one_line=True)
+            text = visible_line(self.clean(_words_of(run)))
             self.say(f"queued, and sent before your next message: {text}", Style.WARN)
             self.terminal.command("  to drop it:", f"soong-agent cancel {run.run_id}", Style.DIM)
         count = await self._steering.restore(session_id)

@@ -16,7 +16,7 @@ from agent_core.cli.undo import message_of, show_refused, show_restored
 from agent_core.errors import AgentCoreError
 from agent_core.history.figures import format_age
 from agent_core.history.reading import gist_of
-from agent_core.text import plural, short_line, visible
+from agent_core.text import plural, short_line, visible, visible_line
 from agent_core.types import Node, NodeType, Role, SwitchResult
 
 FORCE = "--force"
@@ -121,7 +121,7 @@ async def _describe(chat: Chat, node_id: str) -> str:
     """Return whose message a node is, and its first words."""
     node = (await chat.runtime.get_node_path(node_id))[-1]
     whose = "your message" if node.role is Role.USER else "the answer"
-    words = short_line(visible(chat.clean(gist_of(node)), one_line=True), _WORDS)
+    words = short_line(visible_line(chat.clean(gist_of(node))), _WORDS)
     return f"{whose}: {words}"
 
 
@@ -196,7 +196,7 @@ async def _pages(chat: Chat, exchanges: Sequence[_Exchange]) -> Pages:
     yield [
         PickerEntry(
             each.node.node_id,
-            visible(chat.clean(each.words), one_line=True),
+            visible_line(chat.clean(each.words)),
             [f"{format_age(each.node.created_at):<10}"],
         )
         for each in exchanges

@@ -24,6 +24,7 @@ from agent_core.cli.chat.screen import ChatTerminal, InputLine
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.exit_codes import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.first_start import is_first_start, set_up
+from agent_core.cli.layout import shown_error
 from agent_core.cli.lines import InputLines
 from agent_core.cli.notify import Notifier
 from agent_core.cli.options import Options
@@ -76,7 +77,7 @@ def chat(options: Options) -> int:
     except Exception as error:  # noqa: BLE001 - the last place that can say it in plain words
         message, code = f"internal error: {type(error).__name__}: {error}", FAILED
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-    terminal.line(f"error: {redactor.text(message)}", Style.BAD)
+    terminal.line(f"error: {shown_error(redactor.text(message))}", Style.BAD)
     return code
 
 

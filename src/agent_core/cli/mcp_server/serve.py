@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.json_lines import Lines, private_streams
+from agent_core.cli.layout import shown_error
 from agent_core.cli.listening import listen, read_token, require_token
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
@@ -71,7 +72,7 @@ def serve_clients(options: Options) -> int:
         if options.transport == "http":
             return _serve_http(options, start)
     except (AgentCoreError, OSError, ValueError) as error:
-        _say(f"error: {redactor.text(str(error))}")
+        _say(f"error: {shown_error(redactor.text(str(error)))}")
         return MISUSED
     with private_streams() as (source, sink):
         if os.isatty(source):

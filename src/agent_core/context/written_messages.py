@@ -6,13 +6,13 @@ left out, because the messages that they stand for are there.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import orjson
 
 from agent_core.context.messages import MessageBuilder
 from agent_core.providers.anthropic import write_blocks
 from agent_core.providers.openai_wire import OpenAIRequests
-from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     ModelMessage,
     Node,
@@ -22,12 +22,12 @@ from agent_core.types import (
 )
 
 
-def as_nodes(path: Iterable[Node]) -> list[JsonObject]:
+def as_nodes(path: Iterable[Node]) -> list[dict[str, Any]]:
     """Return the nodes as JSON: everything, also what was cut off, and summaries."""
     return [node.model_dump(mode="json") for node in path]
 
 
-def as_openai(path: Iterable[Node]) -> list[JsonObject]:
+def as_openai(path: Iterable[Node]) -> list[dict[str, Any]]:
     """Return the messages of Chat Completions; reasoning has no place there."""
     writer = OpenAIRequests("openai")
     return [
@@ -37,9 +37,9 @@ def as_openai(path: Iterable[Node]) -> list[JsonObject]:
     ]
 
 
-def as_anthropic(path: Iterable[Node]) -> list[JsonObject]:
+def as_anthropic(path: Iterable[Node]) -> list[dict[str, Any]]:
     """Return Anthropic's messages, with the reasoning that its models have written."""
-    written: list[JsonObject] = []
+    written: list[dict[str, Any]] = []
     for message in _messages(path):
         model = _model_of(message)
         blocks = [*write_blocks(message, "anthropic", model, "own")]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from agent_core.http.addresses import Address, address_of
-from agent_core.http.connection import Connection
+from agent_core.http.connection import ClientConnection
 from agent_core.http.errors import ConnectionLostError, ConnectTimeoutError
 from agent_core.http.opening import Place, Route, open_connection, resolve
 from agent_core.http.response import Response
@@ -38,8 +38,8 @@ class Client:
         self._headers = dict(headers)
         self._connect_s = connect_s
         self._places = asyncio.Semaphore(most)
-        self._open: set[Connection] = set()
-        self._idle: dict[_Key, list[Connection]] = {}
+        self._open: set[ClientConnection] = set()
+        self._idle: dict[_Key, list[ClientConnection]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._names: dict[tuple[str, int], asyncio.Task[list[Place]]] = {}
         self._is_closed = False
@@ -152,7 +152,7 @@ class Client:
 
     # Connections
 
-    async def _connection(self, address: Address, route: Route) -> tuple[Connection, bool]:
+    async def _connection(self, address: Address, route: Route) -> tuple[ClientConnection, bool]:
         """Return a connection for one request, and whether it was kept from an earlier one."""
         key = address.origin, route
         if not self._places.locked() and (kept := self._kept(key)) is not None:
@@ -174,8 +174,8 @@ class Client:
                 raise
             raise ConnectTimeoutError(f"no connection within {self._connect_s:g} s") from error
 
-    async def _new(self, key: _Key, address: Address, route: Route) -> Connection:
-        connection = Connection(partial(self._release, key), self._forget)
+    async def _new(self, key: _Key, address: Address, route: Route) -> ClientConnection:
+        connection = ClientConnection(partial(self._release, key), self._forget)
         try:
             await open_connection(connection, address, route, self._resolve)
         except BaseException:
@@ -188,7 +188,7 @@ class Client:
             self._open.add(connection)
         return connection
 
-    def _kept(self, key: _Key) -> Connection | None:
+    def _kept(self, key: _Key) -> ClientConnection | None:
         """Return a connection that waits for a request, if there is one."""
         idle = self._idle.get(key)
         while idle:
@@ -198,7 +198,7 @@ class Client:
             connection.abort()
         return None
 
-    def _release(self, key: _Key, connection: Connection, keeps: bool) -> None:
+    def _release(self, key: _Key, connection: ClientConnection, keeps: bool) -> None:
         """Take a connection back after a request."""
         self._places.release()
         if not keeps:
@@ -211,7 +211,7 @@ class Client:
         if self._sweep is None:
             self._sweep = self._loop.call_later(IDLE_S, self._close_idle)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ClientConnection) -> None:
         """Drop a connection that has ended."""
         self._open.discard(connection)
         for idle in self._idle.values():

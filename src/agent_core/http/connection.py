@@ -9,7 +9,7 @@ from agent_core.http.errors import ConnectionLostError, ProtocolError
 from agent_core.http.response import Response
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A connection to a server.
 
     Args:
@@ -22,8 +22,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        on_release: "Callable[[Connection, bool], None]",
-        on_lost: "Callable[[Connection], None]",
+        on_release: "Callable[[ClientConnection, bool], None]",
+        on_lost: "Callable[[ClientConnection], None]",
     ) -> None:
         self.idle_since = 0.0
         self._on_release = on_release

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from agent_core.http.addresses import Address, address_of
-from agent_core.http.connection import Connection
+from agent_core.http.connection import ClientConnection
 from agent_core.http.errors import (
     AddressError,
     ConnectError,
@@ -77,7 +77,7 @@ async def resolve(host: str, port: int) -> list[Place]:
 
 
 async def open_connection(
-    connection: Connection, address: Address, route: Route, resolve: Resolve
+    connection: ClientConnection, address: Address, route: Route, resolve: Resolve
 ) -> None:
     """Connect to a server, or to the proxy on the way to it.
 
@@ -103,7 +103,7 @@ async def open_connection(
             sock = await _connected(address, resolve, route.check)
         await _begin(connection, sock, address, trust, "server")
         return
-    tunnel = Connection(_ignore, _ignore) if address.is_encrypted else None
+    tunnel = ClientConnection(_ignore, _ignore) if address.is_encrypted else None
     with _errors_of_connecting("proxy"):
         sock = await _connected(proxy, resolve)
     await _begin(tunnel or connection, sock, proxy, trust, "proxy")
@@ -189,7 +189,7 @@ async def _connect(place: Place) -> socket.socket:
 
 
 async def _begin(
-    connection: Connection,
+    connection: ClientConnection,
     sock: socket.socket,
     address: Address,
     trust: ssl.SSLContext | None,
@@ -212,7 +212,7 @@ async def _begin(
 
 
 async def _begin_inside(
-    connection: Connection, tunnel: asyncio.Transport, address: Address, trust: ssl.SSLContext
+    connection: ClientConnection, tunnel: asyncio.Transport, address: Address, trust: ssl.SSLContext
 ) -> None:
     """Give the connection a transport with TLS inside a tunnel.
 
@@ -234,7 +234,9 @@ def _name_of(address: Address) -> str:
     return address.host.rstrip(".")
 
 
-async def _tunnelled(tunnel: Connection, proxy: Address, address: Address) -> asyncio.Transport:
+async def _tunnelled(
+    tunnel: ClientConnection, proxy: Address, address: Address
+) -> asyncio.Transport:
     """Ask a proxy to connect to a server, and return the transport that leads there.
 
     Raises:

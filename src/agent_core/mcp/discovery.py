@@ -19,7 +19,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.process import Launcher
 from agent_core.text import shortened
-from agent_core.text.json_text import JsonObject, JsonValue
+from agent_core.text.json_text import JsonSchema
 from agent_core.tools.schema import SchemaCheck
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class ToolSpec(Struct, frozen=True):
 
     name: str
     description: str = ""
-    input_schema: Mapping[str, JsonValue] = field(default_factory=JsonObject)
+    input_schema: JsonSchema = field(default_factory=JsonSchema)
     is_readonly: bool = False
     is_open: bool = False
     fingerprint: str = ""
@@ -114,7 +114,7 @@ class ToolSpec(Struct, frozen=True):
 def read_tool(
     name: str,
     description: str | None,
-    input_schema: Mapping[str, JsonValue],
+    input_schema: JsonSchema,
     *,
     is_readonly: bool,
     is_open: bool = False,

@@ -38,7 +38,7 @@ class StoredLogin:
         self._unwritten: JsonObject | None = None if persist else {}
         self._path = home / FOLDER / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
 
-    def read(self) -> JsonObject:
+    def read(self) -> dict[str, Any]:
         """Return the stored fields; empty if there are none, or they cannot be read."""
         with suppress(ConfigError, OSError):
             found: object = read_json_file(self._path, "a log-in")

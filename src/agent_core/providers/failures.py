@@ -14,7 +14,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.error_answers import (
-    Page,
+    WebPage,
     document_of,
     error_in,
     explanation_in,
@@ -246,7 +246,7 @@ class Called(Struct, frozen=True):
         details: dict[str, Any] = {**self.details, "status": status}
         if status == HTTP_TOO_LARGE:
             details["request_bytes"] = self.size
-        if isinstance(document, Page) and status in _OF_NO_API:
+        if isinstance(document, WebPage) and status in _OF_NO_API:
             details["web_page"] = True
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
@@ -334,7 +334,7 @@ class Called(Struct, frozen=True):
         if is_error(document):
             return self.reported(document)
         words = explanation_in(document)
-        said = words if isinstance(document, Page) else beginning_of(words)
+        said = words if isinstance(document, WebPage) else beginning_of(words)
         if status != HTTP_OK:
             said = f"status {status}; {said}"
         what = "answered with no stream of its API"

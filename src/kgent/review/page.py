@@ -28,7 +28,7 @@ from kgent.config.models import DELIVERABLES
 from kgent.records.conversation import CONVERSATION_FILE
 from kgent.review.report import (
     OUTCOMES,
-    RunReport,
+    FolderReport,
     describe_request,
     describe_usage,
     explain_no_answer,
@@ -66,7 +66,7 @@ _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
 
 
 def render_page(
-    report: RunReport, check: FolderCheck | None = None, *, beside: Path | None = None
+    report: FolderReport, check: FolderCheck | None = None, *, beside: Path | None = None
 ) -> str:
     """Render the report as HTML.
 
@@ -108,7 +108,7 @@ def render_page(
 # --- the sections ---------------------------------------------------------------------------------
 
 
-def _outcome(report: RunReport, check: FolderCheck | None) -> str:
+def _outcome(report: FolderReport, check: FolderCheck | None) -> str:
     state = report.state
     parts: list[str] = []
     if state.failure_reason:
@@ -160,14 +160,14 @@ def _lines(texts: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{plain(text)}</li>' for text in listed)}</ul>"
 
 
-def _answer(report: RunReport) -> str:
+def _answer(report: FolderReport) -> str:
     text = read_answer(report)
     if text is None:
         return f'<p class="muted">{plain(explain_no_answer(report))}</p>'
     return render_markdown(shortened(text, _MAX_CHARS))
 
 
-def _deliverables(report: RunReport, beside: Path | None) -> str:
+def _deliverables(report: FolderReport, beside: Path | None) -> str:
     room, parts = _MAX_ALL_BYTES, list[str]()
     made = [one for one in _artifacts(report) if one.path.startswith(f"{DELIVERABLES}/")]
     made.sort(key=lambda one: not one.required)
@@ -197,7 +197,7 @@ def _document(root: Path, one: ArtifactRecord, *, limit: int) -> str:
         return '<p class="bad">It cannot be read any more.</p>'
 
 
-def _link(report: RunReport, one: ArtifactRecord, beside: Path | None) -> str:
+def _link(report: FolderReport, one: ArtifactRecord, beside: Path | None) -> str:
     if one.status == "missing":
         return plain(one.path)
     try:
@@ -209,11 +209,11 @@ def _link(report: RunReport, one: ArtifactRecord, beside: Path | None) -> str:
     return f'<a href="{scheme}{quote(os.fsencode(shown))}">{plain(one.path)}</a>'
 
 
-def _artifacts(report: RunReport) -> list[ArtifactRecord]:
+def _artifacts(report: FolderReport) -> list[ArtifactRecord]:
     return report.artifacts.artifacts if report.artifacts else []
 
 
-def _conversation(report: RunReport) -> str:
+def _conversation(report: FolderReport) -> str:
     found = read_messages(report.root) or []
     parts = [_message(one) for one in found[:_MAX_MESSAGES]]
     if more := len(found) - len(parts):
@@ -257,7 +257,7 @@ def _json(value: object) -> str:
     return value if isinstance(value, str) else shown_json(value, indent=1)
 
 
-def _calls(report: RunReport) -> str:
+def _calls(report: FolderReport) -> str:
     parts: list[str] = []
     for call in report.calls[:_MAX_MESSAGES]:
         colour = {"completed": "good", "failed": "bad"}.get(call.status, "fair")
@@ -274,7 +274,7 @@ def _calls(report: RunReport) -> str:
     return "\n".join(parts)
 
 
-def _attempts(report: RunReport) -> str:
+def _attempts(report: FolderReport) -> str:
     """Return the attempts and the questions of a run; nothing if one attempt did it all."""
     state, parts = report.state, list[str]()
     if len(state.attempts) > 1:
@@ -304,7 +304,7 @@ def _attempts(report: RunReport) -> str:
     return "\n".join(parts)
 
 
-def _errors(report: RunReport) -> str:
+def _errors(report: FolderReport) -> str:
     rows = [
         (_time(one.timestamp), plain(one.category.value), plain(one.code), plain(one.message))
         for one in report.errors[:_MAX_MESSAGES]
@@ -312,7 +312,7 @@ def _errors(report: RunReport) -> str:
     return table(("Time", "Category", "Code", "Message"), rows)
 
 
-def _files(report: RunReport, beside: Path | None) -> str:
+def _files(report: FolderReport, beside: Path | None) -> str:
     rows = [
         (
             _link(report, one, beside),
@@ -328,7 +328,7 @@ def _files(report: RunReport, beside: Path | None) -> str:
     return fold(plural(len(_artifacts(report)), "file"), table(head, rows))
 
 
-def _prompts(report: RunReport) -> str:
+def _prompts(report: FolderReport) -> str:
     task = preformatted(shortened(report.task, _MAX_CHARS))
     return "\n".join(
         [
@@ -339,7 +339,7 @@ def _prompts(report: RunReport) -> str:
     ).strip()
 
 
-def _events(report: RunReport) -> str:
+def _events(report: FolderReport) -> str:
     shown = report.events[:_MAX_EVENTS]
     rows = [
         (str(one.sequence), _time(one.timestamp), plain(one.type), plain(one.summary),
@@ -351,7 +351,7 @@ def _events(report: RunReport) -> str:
     return fold(plural(len(report.events), "event"), table(head, rows, classes=severities))
 
 
-def _evidence(report: RunReport, check: FolderCheck | None) -> str:
+def _evidence(report: FolderReport, check: FolderCheck | None) -> str:
     state = report.state
     facts = {
         "Seal": (check.seal or "-") if check else "",

@@ -3,12 +3,12 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class RunReport:
+class FolderReport:
     """The content of a run folder.
 
     Attributes:
@@ -80,7 +80,7 @@ class FileTooLargeError(ValueError):
     """A file is larger than any that a run writes."""
 
 
-def read_report(root: Path) -> RunReport:
+def read_report(root: Path) -> FolderReport:
     """Read a run folder.
 
     Raises:
@@ -103,7 +103,7 @@ def read_report(root: Path) -> RunReport:
         problems.append(f"{ARTIFACT_MANIFEST} cannot be read")
     first = root / attempt_folder(1) if len(state.attempts) > 1 else root
     prompt = _read_text(root / PROMPT_FILE, problems)
-    return RunReport(
+    return FolderReport(
         root=root,
         state=state,
         outcome="lost" if is_lost else state.status.value,
@@ -119,7 +119,7 @@ def read_report(root: Path) -> RunReport:
     )
 
 
-def read_answer(report: RunReport) -> str | None:
+def read_answer(report: FolderReport) -> str | None:
     """Read the answer of a run; None if it has none, or if its transcript cannot be read."""
     try:
         raw = read_bytes(report.root / TRANSCRIPT_FILE, MAX_TRANSCRIPT_BYTES)
@@ -147,12 +147,12 @@ def read_messages(root: Path) -> list[JsonObject] | None:
     return found
 
 
-def message_blocks(message: JsonObject) -> list[JsonObject]:
+def message_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the blocks of a message that may have any form."""
     return tables(message.get("content"))
 
 
-def explain_no_answer(report: RunReport) -> str:
+def explain_no_answer(report: FolderReport) -> str:
     """Return the reason why a run has no answer."""
     if not report.is_lost and report.state.status.is_active:
         return "none yet: the run is under way"

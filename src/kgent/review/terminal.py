@@ -10,7 +10,7 @@ from rich.text import Text
 from agent_core.text import plural, shortened, visible
 from kgent.review.report import (
     OUTCOMES,
-    RunReport,
+    FolderReport,
     describe_request,
     describe_usage,
     explain_no_answer,
@@ -26,7 +26,7 @@ _TEXTS = {"call", "cause", "reason", "result", "summary"}
 _MAX_ANSWER = 100_000
 
 
-def print_report(report: RunReport, console: Console) -> None:
+def print_report(report: FolderReport, console: Console) -> None:
     """Print the report on a terminal."""
     state = report.state
     head = Table.grid(padding=(0, 2))
@@ -65,7 +65,7 @@ def print_report(report: RunReport, console: Console) -> None:
         console.print(Text(f"! {visible(problem)}", style="red"))
 
 
-def _print_answer(report: RunReport, console: Console) -> None:
+def _print_answer(report: FolderReport, console: Console) -> None:
     """Print the answer without a frame, so that it can be copied."""
     answer = read_answer(report)
     shown = explain_no_answer(report) if answer is None else shortened(answer, _MAX_ANSWER)
@@ -73,7 +73,7 @@ def _print_answer(report: RunReport, console: Console) -> None:
     console.file.write(f"{visible(shown, zero_width=False)}\n\n")
 
 
-def _print_files(report: RunReport, console: Console) -> None:
+def _print_files(report: FolderReport, console: Console) -> None:
     """Print a line for each file, with its whole path last; files of attempts are only counted."""
     files = report.artifacts.artifacts if report.artifacts else []
     own = [one for one in files if not one.path.startswith(f"{ATTEMPTS}/")]
@@ -89,7 +89,7 @@ def _print_files(report: RunReport, console: Console) -> None:
         console.print(f"and {plural(more, 'record')} of attempts, in {ATTEMPTS}/")
 
 
-def _tables(report: RunReport) -> Iterator[Table]:
+def _tables(report: FolderReport) -> Iterator[Table]:
     attempts = report.state.attempts
     table = _grid("Attempts", "#", "cause", "status", "began", "seal", "reason")
     for one in attempts if len(attempts) > 1 else ():

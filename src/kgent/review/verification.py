@@ -27,7 +27,7 @@ from kgent.review.modes import ModeChange, compare_modes
 from kgent.review.report import (
     MAX_MANIFEST_BYTES,
     FileTooLargeError,
-    RunReport,
+    FolderReport,
     read_bytes,
     read_report,
     read_whole,
@@ -233,7 +233,7 @@ def _name_missing_folder(name: str) -> str:
 # --- files and hashes -----------------------------------------------------------------------------
 
 
-def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
+def _check_manifests(root: Path, report: FolderReport, found: _Findings) -> None:
     """Check every entry that the manifests cover."""
     problems, version = found.problems, report.state.schema_version
     sandbox = _read_manifest(root, report, SANDBOX_MANIFEST, SandboxManifest, problems)
@@ -279,7 +279,7 @@ def _file_records(
 
 
 def _read_manifest(
-    root: Path, report: RunReport, name: str, model: type[M], problems: list[str]
+    root: Path, report: FolderReport, name: str, model: type[M], problems: list[str]
 ) -> M | None:
     try:
         raw = read_whole(root / name, MAX_MANIFEST_BYTES)

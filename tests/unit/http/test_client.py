@@ -15,7 +15,7 @@ import pytest
 from agent_core.http import client as client_module, opening
 from agent_core.http.addresses import address_of
 from agent_core.http.client import Client
-from agent_core.http.connection import Connection
+from agent_core.http.connection import ClientConnection
 from agent_core.http.errors import (
     ConnectError,
     ConnectionLostError,
@@ -552,13 +552,13 @@ async def test_the_end_of_a_connection_that_was_closed_here_ends_no_body() -> No
 # Ways
 
 
-def unpooled(lost: asyncio.Event | None = None) -> Connection:
+def unpooled(lost: asyncio.Event | None = None) -> ClientConnection:
     """Return a connection of no client, and set an event at its end."""
 
-    def release(_: Connection, keeps: bool) -> None:
+    def release(_: ClientConnection, keeps: bool) -> None:
         assert keeps
 
-    return Connection(release, lambda _: lost and lost.set())
+    return ClientConnection(release, lambda _: lost and lost.set())
 
 
 async def test_the_next_address_is_tried_while_one_does_not_answer(

@@ -96,6 +96,7 @@ Reports everything that run would refuse, and where. Unset variables for keys
 are only listed, and the run folder is not checked. Starts no server, and calls
 no model. Exit codes: 0 valid; 2 not valid.
 """
+_STDOUT = Path("-")
 _SHOW_EXAMPLES = """examples:
   kgent show report-run
   kgent show report-run --html report.html
@@ -273,7 +274,8 @@ def build_parser() -> argparse.ArgumentParser:
     option("--config", type=Path, required=True, metavar="FILE", help="the profile")
 
     option = add("show", "show what happened in a run", _SHOW_EXAMPLES, has_result=False)
-    option("--html", type=Path, metavar="FILE", help="write it as one page instead")
+    html_help = "write it as one page instead; - or no file: standard output"
+    option("--html", type=Path, nargs="?", const=_STDOUT, metavar="FILE", help=html_help)
 
     option = add("verify", "check a run folder against its manifests", _VERIFY_EXAMPLES)
     seal_help = "the seal that the run printed: also detects changed manifests"
@@ -524,6 +526,9 @@ def _show(arguments: argparse.Namespace) -> int:
         return COMPLETED
     try:
         page = render_page(report, verify(report.root), beside=arguments.html.absolute().parent)
+        if arguments.html == _STDOUT:
+            sys.stdout.buffer.write(page.encode("utf-8", "replace"))
+            return COMPLETED
         write_text(arguments.html, page, errors="replace")
     except OSError as error:
         raise UsageError(f"{arguments.html} cannot be written: {error.strerror}") from None

@@ -55,6 +55,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_a_page_without_a_file_is_written_to_standard_output(
+    folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for more in ([], ["-"]):
+        assert main(["show", str(folder / "run"), "--html", *more]) == 0
+        assert capfdbinary.readouterr().out.startswith(b"<!doctype html>")
+
+
 @pytest.fixture(scope="module")
 def page(folder: Path) -> str:
     return (folder / "page.html").read_text(encoding="utf-8")

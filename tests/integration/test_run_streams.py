@@ -173,7 +173,7 @@ def test_text_on_standard_input_that_was_not_read_is_named(command: Command) -> 
         (b"", "is empty"),
         (b" \n\t\n", "is empty"),
         (b"PK\x03\x04\0\0", "--image"),
-        (b"x" * (10 * 2**20 + 1), "more than 10 MB"),
+        (b"x" * 10_000_001, "more than 10 MB"),
     ],
     ids=["nothing", "blank", "binary", "large"],
 )
@@ -194,7 +194,7 @@ def test_ten_megabytes_are_content(command: Command) -> None:
         f'base_url = "{command.server.base_url("openai")}"\n[memory]\nenabled = false\n'
     )
     line = "0123456 always remember\n"
-    text = line * (10 * 2**20 // len(line))
+    text = line * (10_000_000 // len(line))
     assert command("run", "count", "-", stdin=text.encode()).returncode == 0
     assert text in command.asked()
 

@@ -13,7 +13,7 @@ from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text.content import mark_content
 
-MOST_CONTENT = 10 * 2**20
+MOST_CONTENT = 10_000_000
 """Bytes of standard input that a message may have."""
 
 
@@ -73,7 +73,9 @@ def _read_content(terminal: Terminal) -> str:
         while piece := os.read(descriptor, 65_536):
             raw += piece
             if len(raw) > MOST_CONTENT:
-                raise _unusable(f"has more than {MOST_CONTENT // 2**20} MB; name a file instead")
+                raise _unusable(
+                    f"has more than {MOST_CONTENT // 1_000_000} MB; name a file instead"
+                )
     except OSError as error:
         raise _unusable(f"cannot be read: {error.strerror or error}") from None
     if b"\0" in raw:

@@ -17,7 +17,7 @@ from agent_core.tools.schema import json_path
 
 T = TypeVar("T")
 
-SMALL = 2**20
+SMALL = 1_000_000
 """Bytes of a body without images: 1 MB."""
 
 LARGE = 20 * SMALL

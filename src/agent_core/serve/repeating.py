@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _HEADER = "idempotency-key"
 _KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
-_MOST = 2 * 2**20
+_MOST = 2_000_000
 """Bytes of an answer that is kept; a longer one is sent once."""
 
 _NOT_KEPT = frozenset({401, 403, 408, 409, 413, 415, 429, 503})

@@ -117,15 +117,15 @@ async def picture_of_workers(home: Home, project: Path, url: str, folder: Path) 
     async with PostgresSessionStore.open(url):
         pass
     with workers(home, url) as staff, serving(home, project, env={URL_VARIABLE: url}) as console:
-        lost = await asyncio.to_thread(staff.start)
+        dead = await asyncio.to_thread(staff.start)
         await asyncio.to_thread(staff.start, "--concurrency", "8")
         async with chromium() as browser:
             page = await browser.new_page(locale="en-US")
             await page.goto(console.link)
             await page.get_by_role("button").click()
-            lost.process.kill()
+            dead.process.kill()
             await page.goto(f"{console.address}/workers")
-            while not await page.get_by_text("lost", exact=True).is_visible():
+            while not await page.get_by_text("dead", exact=True).is_visible():
                 await page.reload()
             await take(page, folder / "console-workers.png", height=440)
 

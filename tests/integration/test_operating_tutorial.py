@@ -165,6 +165,7 @@ def test_an_alert_names_metrics_and_labels_that_workers_have() -> None:
         running=0,
         started=1,
         ended={"failed": 1},
+        parked=0,
         takeovers=0,
         handed_over=0,
         is_draining=False,

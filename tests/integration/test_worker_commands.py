@@ -168,6 +168,22 @@ async def test_the_health_of_a_worker_says_whether_it_takes_runs(
             assert (await page(worker, "/livez"))[0] == 200
 
 
+async def test_a_run_that_waits_for_an_answer_has_not_ended(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    ask = calls("code.write_file", path="a.txt", content="new")
+    with ModelServer.in_thread([ask]) as server:
+        write_config(home, server, '[permissions]\nunattended = "park"')
+        worker = await started(crew, "--metrics-port", "0")
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            await runtime.start("go")
+            while not json.loads((await page(worker, "/healthz"))[1])["parked"]:  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+        health = json.loads((await page(worker, "/healthz"))[1])
+        assert (health["started"], health["ended"]) == (1, {})
+        assert "soong_agent_runs_parked_total 1" in (await page(worker, "/metrics"))[1]
+
+
 @pytest.mark.sweep
 async def test_idle_clients_of_the_metrics_stop_neither_runs_nor_the_drain(
     home: Home, project: Path, crew: Workers
@@ -218,6 +234,7 @@ async def test_the_lists_show_people_and_programs_who_does_what(
             [second.run_id, "queued"],
         ]
         assert f"by {known.worker_id}" in lines[0]
+        assert "queued now  queue default  place host:" in lines[1]
         assert f"session {first.session_id}" in lines[0]
         assert f"session {second.session_id}" in lines[1]
         short = await asyncio.to_thread(crew.command, "queue", "--limit", "1", "--json")

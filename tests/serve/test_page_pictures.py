@@ -46,6 +46,10 @@ EVERY_SHAPE = pytest.mark.parametrize(
     "shapes", [SAMPLE, pytest.param(ALL, marks=pytest.mark.sweep)], ids=["sample", "all"]
 )
 
+TOO_WIDE = """Math.max(0, ...[...document.querySelectorAll(".scrolls")].map(
+    each => each.scrollWidth - each.clientWidth))"""
+"""By how many pixels the tables of a page are wider than their place."""
+
 ASKS = f'{CONFIG}\n[permissions]\nunattended = "park"\n\n[memory]\nenabled = false\n'
 CART = "def total(prices):\n    result = 0\n    for price in prices:\n        result -= price\n"
 CHECK = '#!/bin/sh\necho "test 1 ok"\necho "FAILED test_total: -3 == 3"\nexit 1\n'
@@ -224,6 +228,8 @@ async def test_the_workers_look_as_approved(
             ):
                 await made.start("wait", "sess_18aa")  # no worker takes it
                 await go(page, f"{address}/workers")
+                await page.set_viewport_size({"width": 800, "height": 900})
+                assert await page.evaluate(TOO_WIDE) == 0, "its tables fit a window"
                 await settle(page, machine(home, project))
                 await compare(page, "workers", shapes, tmp_path)
 

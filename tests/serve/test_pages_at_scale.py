@@ -88,7 +88,7 @@ async def test_a_worker_carries_a_run_out_that_a_page_follows(
                 await one.open("/workers")
                 await one.shows("alive")
                 worker.process.kill()
-                while not await one.page.get_by_text("lost", exact=True).is_visible():
+                while not await one.page.get_by_text("dead", exact=True).is_visible():
                     await one.page.reload()
                 one.check()
 

@@ -46,6 +46,7 @@ _METRICS = {
     "runs_running": "Runs the worker is executing.",
     "runs_started_total": "Runs the worker has started.",
     "runs_ended_total": "Runs that have ended in the worker, by status.",
+    "runs_parked_total": "Runs that the worker has left waiting for an answer.",
     "takeovers_total": "Runs of dead workers that the worker has continued.",
     "handed_over_total": "Runs that the worker has handed over when it was drained.",
     "queue_depth": "Runs that wait for a worker.",
@@ -59,6 +60,7 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
 
     Attributes:
         ended: the number of runs that have ended here, by status.
+        parked: the number of runs it has left waiting for an answer.
         takeovers: the number of runs it has continued for a dead worker.
         handed_over: the number of runs it has left to others when it was drained.
         heartbeat_age_s: seconds since the database accepted its last heartbeat.
@@ -73,6 +75,7 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
     running: int
     started: int
     ended: Mapping[str, int]
+    parked: int
     takeovers: int
     handed_over: int
     is_draining: bool
@@ -264,6 +267,7 @@ def health_of(figures: WorkerFigures) -> dict[str, object]:
         "running": figures.running,
         "started": figures.started,
         "ended": dict(figures.ended),
+        "parked": figures.parked,
         "takeovers": figures.takeovers,
         "handed_over": figures.handed_over,
         "queue_depth": None if lanes is None else sum(lane.depth for lane in lanes),
@@ -285,6 +289,7 @@ def metrics_text(figures: WorkerFigures) -> str:
         "runs_running": [({}, figures.running)],
         "runs_started_total": [({}, figures.started)],
         "runs_ended_total": [({"status": each}, n) for each, n in sorted(figures.ended.items())],
+        "runs_parked_total": [({}, figures.parked)],
         "takeovers_total": [({}, figures.takeovers)],
         "handed_over_total": [({}, figures.handed_over)],
         "queue_depth": [(labels, lane.depth) for labels, lane in lanes],

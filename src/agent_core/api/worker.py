@@ -276,6 +276,7 @@ async def _figures(worker: "QueueWorker") -> "WorkerFigures":
         running=worker.running,
         started=worker.started,
         ended=worker.ended,
+        parked=worker.parked,
         takeovers=worker.takeovers,
         handed_over=worker.handed_over,
         is_draining=worker.is_draining,

@@ -76,7 +76,8 @@ def _worker(worker: WorkerRecord) -> Iterator[list[Piece]]:
 
 def _queued_run(run: QueuedRun) -> Iterator[list[Piece]]:
     style = Style.GOOD if run.worker_id else Style.PLAIN
-    facts = [format_age(run.queued_at), run.queue, run.place] if run.queue else []
+    facts = [f"queued {format_age(run.queued_at)}"]
+    facts += [f"queue {run.queue}", f"place {run.place}"] if run.queue else []
     facts += [f"tenant {run.tenant}"] if run.tenant else []
     facts += [f"session {run.session_id}"]
     facts += [plural(run.takeovers, "takeover")] if run.takeovers else []

@@ -96,7 +96,7 @@ class QueueWorker:
         redactor: removes secrets from what is stored about runs whose project cannot be opened.
 
     Attributes:
-        started, ended, takeovers, handed_over: counts of runs; `ended` counts by status.
+        started, ended, parked, takeovers, handed_over: counts of runs; `ended` counts by status.
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class QueueWorker:
         self._looking: asyncio.Task[list[QueueDepth]] | None = None
         self.started = 0
         self.ended: Counter[str] = Counter()
+        self.parked = 0
         self.takeovers = 0
         self.handed_over = 0
 
@@ -348,12 +349,19 @@ class QueueWorker:
             if taken.is_handed_over:
                 return 0
             if not run.journal.is_abandoned:
-                self.ended[run.status.value] += 1
-                error = run.outcome.error if run.outcome is not None else None
-                why = f": {error.code}: {error.message}" if error is not None else ""
-                why = " ".join(self._redactor.text(why).split())
-                logger.info("%s is %s%s", run_id, run.status, why)
+                self._count_end(run)
             return None
+
+    def _count_end(self, run: "Run") -> None:
+        """Count and log a run that has ended here, or waits for an answer."""
+        if run.status is RunStatus.WAITING:
+            self.parked += 1
+        else:
+            self.ended[run.status.value] += 1
+        error = run.outcome.error if run.outcome is not None else None
+        why = f": {error.code}: {error.message}" if error is not None else ""
+        why = " ".join(self._redactor.text(why).split())
+        logger.info("%s is %s%s", run.identity.run_id, run.status, why)
 
     async def _look_up(self, run_id: str) -> tuple[RunRecord | None, SessionRecord | None]:
         """Load a run, which was queued when it was taken, and its session."""

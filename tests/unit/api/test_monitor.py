@@ -30,6 +30,7 @@ FIGURES = WorkerFigures(
     running=2,
     started=7,
     ended={"completed": 4, "failed": 1},
+    parked=2,
     takeovers=1,
     handed_over=3,
     is_draining=False,

@@ -16,7 +16,7 @@ _MOST_RUNS = 200
 
 @framed
 async def show_workers(frame: Frame) -> Response:
-    """Return the page of the workers: their lanes, their load, and the lost ones."""
+    """Return the page of the workers: their lanes, their load, and the dead ones."""
     frame.visit.require("admin")
     say, visit = frame.say, frame.visit
     title = say("Workers")
@@ -38,7 +38,7 @@ async def show_workers(frame: Frame) -> Response:
 
 def _lanes(frame: Frame, runs: list[QueuedRun]) -> str:
     """Return a notice for each lane whose runs no worker takes."""
-    lost = Counter(
+    untaken = Counter(
         Lane(queue=run.queue, place=run.place, tenant=run.tenant, protocol=run.protocol)
         for run in runs
         if run.is_without_worker
@@ -46,7 +46,7 @@ def _lanes(frame: Frame, runs: list[QueuedRun]) -> str:
     return "".join(
         f'<p class="notice bad">{plain(frame.say.count(count, "run"))}:'
         f" {plain(frame.say('no worker takes runs of this lane'))}: {plain(_lane(lane))}</p>"
-        for lane, count in lost.items()
+        for lane, count in untaken.items()
     )
 
 
@@ -57,25 +57,35 @@ def _lane(lane: Lane) -> str:
 
 def _workers(frame: Frame, workers: list[WorkerRecord]) -> str:
     say = frame.say
-    head = ("Worker", "State", "Load", "Places", "Queues", "Last heartbeat", "Version")
+    head = ("Worker", "State", "Load", "Places", "Queues", "Last heartbeat")
     rows = [
         (
-            f"<code>{plain(each.worker_id)}</code><br>{plain(each.host)}, {each.pid}",
+            "<br>".join(
+                (
+                    _id(each.worker_id),
+                    plain(f"{each.host}, {each.pid}"),
+                    f'<span class="muted">{_id(f"{each.version} ({each.protocol})")}</span>',
+                )
+            ),
             _state(frame, each),
             plain(say("{running} of {most}", running=each.running, most=each.concurrency)),
             plain(", ".join(each.places)),
             plain(", ".join(filter(None, (*each.queues, each.tenant)))),
             frame.moment(each.heartbeat_at),
-            plain(f"{each.version} ({each.protocol})"),
         )
         for each in workers
     ]
     return table(tuple(map(say, head)), rows, say=say)
 
 
+def _id(text: str) -> str:
+    """Return a long name, which is broken where a narrow column needs it."""
+    return f'<code class="id">{plain(text)}</code>' if text else ""
+
+
 def _state(frame: Frame, worker: WorkerRecord) -> str:
     if not worker.is_alive:
-        return f'<span class="bad">{frame.say("lost")}</span>'
+        return f'<span class="bad">{frame.say("dead")}</span>'
     if worker.is_draining:
         return f'<span class="fair">{frame.say("draining")}</span>'
     return f'<span class="good">{frame.say("alive")}</span>'
@@ -86,10 +96,11 @@ def _queue(frame: Frame, runs: list[QueuedRun]) -> str:
     head = ("Run", "Status", "Lane", "Worker", "Takeovers", "Queued")
     rows = [
         (
-            f'<a href="{frame.address("runs", each.run_id)}">{plain(each.run_id)}</a>',
+            f'<a href="{frame.address("runs", each.run_id)}">{_id(each.run_id)}</a>',
             plain(say(each.status)),
             plain(" · ".join(filter(None, (each.queue, each.place, each.tenant)))),
-            plain(each.worker_id or (say("no worker") if each.is_without_worker else "")),
+            _id(each.worker_id or "")
+            or (plain(say("no worker")) if each.is_without_worker else ""),
             f"{each.takeovers:,}",
             frame.moment(each.queued_at),
         )

@@ -12,6 +12,7 @@ import pytest
 from agent_core import (
     AgentRuntime,
     Budget,
+    BudgetPool,
     PermissionDecision,
     PermissionRequest,
     RunError,
@@ -339,10 +340,24 @@ async def test_a_listed_model_costs_what_the_price_lists_say(home: Home, project
     assert without.cost == within.cost == pytest.approx(0.0035)
 
 
-async def test_a_price_that_is_not_known_is_ignored_or_refused(home: Home, project: Path) -> None:
-    async with runtime(home, project, [says("done", 1000, 100)]) as made:
-        ignored = await made.run("hello", budget=Budget(usd=0.01))
-    assert ignored.cost is None
+async def test_a_price_that_is_not_known_is_ignored_and_told_or_refused(
+    home: Home, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = [says("done", 1000, 100)] * 5
+    async with runtime(home, project, script) as made:
+        plain = await made.start("hello", budget=Budget(requests=1), tools=())
+        assert plain.warnings == []
+        pool = BudgetPool(usd=0.01)
+        for budget in (Budget(usd=0.01), pool, BudgetPool(requests=9).share(usd=0.01)):
+            handle = await made.start("hello", budget=budget, tools=())
+            (warning,) = handle.warnings
+            assert "the price of custom:script is not known" in warning
+            assert "[model.price]" in warning
+            assert (await handle.result()).cost is None
+        assert [each.getMessage() for each in caplog.records].count(warning) == 1
+    limited = CONFIG + "[budget]\nusd = 1.0\n"
+    async with runtime(home, project, script[:1], config=limited) as made:
+        assert (await made.start("hello", tools=())).warnings == [warning]
     config = CONFIG + '[budget]\non_unknown_price = "refuse"\n'
     provider = ScriptedProvider(["never"])
     async with runtime(home, project, provider, config=config) as made:

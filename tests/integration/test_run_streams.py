@@ -479,7 +479,7 @@ def test_a_budget_ends_a_run_with_exit_code_1(command: Command) -> None:
 def test_an_amount_that_nothing_is_counted_against_is_named(command: Command) -> None:
     done = command("run", "--max-usd", "0.000001", "go")
     assert (done.returncode, done.stdout) == (0, "dear\n")
-    assert "the price of openai:m is not known: --max-usd does not count" in done.stderr
+    assert done.stderr.count("the price of openai:m is not known") == 1
 
 
 @pytest.mark.sweep

@@ -7,6 +7,7 @@ longer than its estimate, an answer longer than its limit) can exceed a budget.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -58,6 +59,9 @@ LEAST_OUTPUT = 256
 _LOOK_AGAIN_S = 1.0
 """Seconds between checks for reservations that another process has settled."""
 
+logger = logging.getLogger(__name__)
+
+_DOLLARS = "nanousd"
 _CURES = {
     "session": "start another session, or raise [budget] {name} in the configuration",
     "run": "give the run a larger budget ({name})",
@@ -67,6 +71,14 @@ _CURES = {
 
 Scale = Callable[[str], float]
 """Returns a model's real tokens for one estimated token."""
+
+
+def price_warning(model: str) -> str:
+    """Return the warning that calls of a model of unknown price count towards no amount."""
+    return (
+        f"the price of {model} is not known, so its calls do not count towards the budget in US"
+        " dollars; give it in [model.price], or limit tokens, requests or turns as well"
+    )
 
 
 class Budgets:
@@ -88,6 +100,30 @@ class Budgets:
         self._session_limits = limits_of(Budget.model_construct(**values))
         self._settled = asyncio.Event()
         self._estimates = PromptEstimates()
+        self._told = set[str]()
+
+    def warns_of_price(self, budget: Budget | SharedBudget | None) -> bool:
+        """Return whether a run with this budget may call a model whose price is unknown, uncounted.
+
+        A limit in US dollars, of the budget or of every session, does not count such calls.
+        """
+        if self.refuses_unknown_prices:
+            return False
+        if budget is None or isinstance(budget, Budget):
+            own = budget
+        else:
+            from agent_core.budgets.pool import ledger_of  # noqa: PLC0415 - few runs have a pool
+
+            if ledger_of(budget).limits_unit(_DOLLARS):
+                return True
+            own = budget.own
+        return _DOLLARS in self._session_limits or (own is not None and own.usd is not None)
+
+    def tell_of_price(self, model: str) -> None:
+        """Log that calls of a model are not counted, the first time."""
+        if model not in self._told:
+            self._told.add(model)
+            logger.warning("%s", price_warning(model))
 
     def of_purpose(
         self, session_id: str, purpose: str, running: "Meter | None" = None
@@ -499,8 +535,11 @@ class MeteredAdapter:
 
     async def _price(self, meter: Meter) -> Price | None:
         price = await self._prices.of(self._model)
-        if price is None and meter.limits("nanousd") and meter.budgets.refuses_unknown_prices:
+        if price is None and meter.limits(_DOLLARS):
             name = self._model.full_name
+            if not meter.budgets.refuses_unknown_prices:
+                meter.budgets.tell_of_price(name)
+                return None
             raise AgentCoreError(
                 ErrorCode.BUDGET_EXCEEDED,
                 f"the price of {name} is not known, so a budget in US dollars cannot be kept; give"

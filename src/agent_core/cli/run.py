@@ -34,7 +34,7 @@ from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_cod
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import finish_wishes
 from agent_core.config.databases import find_database_url
-from agent_core.config.load import MODEL_VARIABLE, resolve_model
+from agent_core.config.load import MODEL_VARIABLE
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.history.words import CARRY_OUT
 from agent_core.permissions.questions import NOBODY
@@ -319,8 +319,6 @@ async def _run(scene: Scene) -> int:
         if handle.status is RunStatus.WAITING:  # it was answered, and another process has it
             shown.terminal.line(CONTINUES_LATER % handle.session_id, Style.WARN)
             return COMPLETED
-        if options.max_usd is not None:
-            await _warn_of_unknown_price(options, shown.terminal)
         tasks = None
         if handle.mode is RunMode.ORCHESTRATOR:
             from agent_core.cli.tasks import LiveTasks, own_runs  # noqa: PLC0415 - others have none
@@ -382,18 +380,6 @@ async def _detach(scene: Scene) -> int:
         terminal.line(visible(warning), Style.WARN)
     terminal.record(handle.run_id)
     return COMPLETED
-
-
-async def _warn_of_unknown_price(options: Options, terminal: Terminal) -> None:
-    """Say so if nothing keeps the run within `--max-usd`."""
-    from agent_core.budgets.prices import Prices  # noqa: PLC0415 - few runs name an amount
-
-    config = read_command_setup(options.path, options.model).config
-    model = resolve_model(config)
-    if config.budget.on_unknown_price == "ignore_usd" and await Prices().of(model) is None:
-        because = f"the price of {visible(model.full_name)} is not known"
-        cure = "give it in [model.price], or bound the run with --max-turns"
-        terminal.line(f"{because}: --max-usd does not count its calls; {cure}", Style.WARN)
 
 
 async def show_end(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.budgets.meter import Budgets, Meter, MeteredAdapter
+from agent_core.budgets.meter import Budgets, Meter, MeteredAdapter, price_warning
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config, ModelConfig, as_model
@@ -181,6 +181,14 @@ class Models:
             != (model.provider, model.name, model.base_url)
         ]
         return FallbackProvider([(model, first), *others], on_switch) if others else first
+
+    async def price_warnings(
+        self, model: ModelConfig, budget: Budget | SharedBudget | None
+    ) -> Sequence[str]:
+        """Return the warning that a budget in US dollars does not limit a model's calls, if so."""
+        if not self.budgets.warns_of_price(budget) or await self.prices.of(model) is not None:
+            return ()
+        return (price_warning(model.full_name),)
 
     async def require_ready(self, model: ModelConfig) -> None:
         """Return if a run with this model can make a call, as far as this is known without one.

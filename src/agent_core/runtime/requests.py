@@ -167,6 +167,8 @@ class RunRequests:
         caller = Caller(options=options, context=copy_context(), nesting=nesting, trace=trace)
         may_call = is_here and prompt is not None and mode is RunMode.NORMAL
         warnings = self._project.start_warnings(options, may_call=may_call)
+        unpriced = await self._models.price_warnings(model, options.budget) if is_here else ()
+        warnings = [*warnings, *unpriced]
         return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
 
     async def _settled(self, options: RunOptions, begins: RunIdentity) -> RunOptions:

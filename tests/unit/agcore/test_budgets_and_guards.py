@@ -266,3 +266,12 @@ async def test_what_is_no_guard_is_refused() -> None:
     wrong: Any = [lambda text: text]  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(AgentError.Config, match="guards"):
         await Agent("a", model=MockProvider(["ok"]), guards=wrong).run("go")
+
+
+async def test_a_budget_that_cannot_count_dollars_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent("a", model=MockProvider(["a", "b"]))
+    await agent.run("go", budget=Budget(requests=1))
+    assert caplog.messages == []
+    await agent.run("go", budget=Budget(usd=0.5))
+    assert "is not known" in caplog.text
+    assert "[model.price]" in caplog.text

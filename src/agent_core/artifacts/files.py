@@ -6,7 +6,6 @@ checked parts, and never taken from a row.
 
 import os
 import re
-import shutil
 import stat
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -117,6 +116,8 @@ def remove(place: Path) -> None:
     Raises:
         StorageError: something cannot be removed.
     """
+    import shutil  # noqa: PLC0415 - slow to import, and few runs remove an artifact
+
     with explaining(place), suppress(FileNotFoundError):
         shutil.rmtree(place.parent)
 

@@ -5,7 +5,6 @@ Also resolves the model of a run: the base model, then the profiles of its purpo
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -285,6 +284,8 @@ def parse_config(text: str, path: Path) -> Config:
     Raises:
         ConfigError: as for `load_config`.
     """
+    import tomllib  # noqa: PLC0415 - not every home has a file
+
     try:
         table = tomllib.loads(text)
     except RecursionError:

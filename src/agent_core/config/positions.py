@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -75,6 +74,8 @@ def problem_of(text: str, error: ValueError) -> str:
 
 def _statements(text: str) -> Iterator[tuple[int, str, list[Sequence[str]]]]:
     """Yield the first line of each statement, its text, and the keys that it sets."""
+    import tomllib  # noqa: PLC0415 - not every home has a file
+
     begin, statement, left = 1, "", _MOST_READ
     for number, line in enumerate(text.split("\n"), 1):
         statement += f"{line}\n"

@@ -4,7 +4,6 @@ The time of a file in such a folder marks when work was done that is done at mos
 """
 
 import os
-import shutil
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -47,10 +46,14 @@ def make_private(folder: Path) -> None:
 
 def remove_tree(folder: Path, *, keep: bool) -> None:
     """Remove the contents of a folder, as far as possible, and the folder itself unless `keep`."""
+    if not folder.is_dir():
+        return
+    import shutil  # noqa: PLC0415 - slow to import
+
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    for inner in folder.iterdir() if folder.is_dir() else ():
+    for inner in folder.iterdir():
         if inner.is_dir() and not inner.is_symlink():
             shutil.rmtree(inner, ignore_errors=True)
         else:

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import secrets
-import shutil
 import stat
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -213,6 +212,8 @@ def _remove(about: bytes, name: str) -> None:
     with suppress(FileNotFoundError, NotADirectoryError), open_folder(place) as inside:
         kind = os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode
         if about.startswith(_OF_FOLDER) and stat.S_ISDIR(kind):
+            import shutil  # noqa: PLC0415 - slow to import
+
             shutil.rmtree(name, dir_fd=inside)
         elif stat.S_ISREG(kind):
             os.unlink(name, dir_fd=inside)

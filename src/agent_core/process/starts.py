@@ -7,7 +7,6 @@ import errno
 import os
 import re
 import shlex
-import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -143,6 +142,8 @@ def explain_exit(
         env: its environment.
     """
     if exit_code in CANNOT_RUN:
+        from shutil import which  # noqa: PLC0415 - slow to import
+
         last = said.rstrip().rpartition("\n")[2]
         for word in islice(dict.fromkeys(_programs(argv)), _MOST_WORDS):
             name = os.path.expanduser(word)  # noqa: PTH111
@@ -150,7 +151,7 @@ def explain_exit(
                 continue
             place = os.path.join(cwd, name)  # noqa: PTH118
             if "/" not in name:
-                place = shutil.which(name, path=env.get("PATH")) or ""
+                place = which(name, path=env.get("PATH")) or ""
             if place and (problem := _find_interpreter_problem(place, cwd=cwd, env=env)):
                 return f"{_shown(word)} cannot be started: {problem}"
     elif exit_code != 0 and argv and _has_refused_option(os.path.join(cwd, argv[0]), said):  # noqa: PTH118
@@ -217,8 +218,11 @@ def _find_interpreter_problem(place: str, *, cwd: Path | str, env: Mapping[str, 
         return f"its interpreter {_shown(name)} does not exist; {cure}"
     if os.path.isdir(interpreter) or not os.access(interpreter, os.X_OK):  # noqa: PTH112
         return f"its interpreter {_shown(name)} is not executable; change the first line"
-    if is_env and shutil.which(rest[0], path=env.get("PATH") or os.defpath) is None:
-        return f"its interpreter {_shown(rest[0])} is not in PATH; {cure}"
+    if is_env:
+        from shutil import which  # noqa: PLC0415 - slow to import
+
+        if which(rest[0], path=env.get("PATH") or os.defpath) is None:
+            return f"its interpreter {_shown(rest[0])} is not in PATH; {cure}"
     return None
 
 

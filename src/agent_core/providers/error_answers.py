@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -232,6 +231,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _date(value: str) -> datetime | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rarely needed
+
     try:
         date = parsedate_to_datetime(value)
         return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)

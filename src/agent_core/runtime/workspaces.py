@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import os
 import re
-import shutil
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from agent_core.config.paths import Setup
-from agent_core.disk.folders import make_private
+from agent_core.disk.folders import make_private, remove_tree
 from agent_core.disk.locks import closing_lock, locked_if_free, try_lock
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor
@@ -227,7 +226,7 @@ class Workspaces:
         """Remove a folder that no process works in."""
         with locked_if_free(self._lock_of(folder)) as is_free:
             if is_free:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder, keep=False)
 
     def _lock_of(self, folder: Path) -> Path:
         """Return the path of a folder's lock: shared for work, exclusive to make or remove it."""

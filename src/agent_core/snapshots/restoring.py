@@ -8,7 +8,6 @@ deletions come last. Right before an entry is replaced or removed, it is checked
 import errno
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -250,6 +249,8 @@ class Restoration:
 
     def clean_up(self) -> None:
         """Remove the staging folder."""
+        import shutil  # noqa: PLC0415 - slow to import
+
         with suppress(FileNotFoundError):
             shutil.rmtree(self._staging.name, dir_fd=self._places.root)
 

@@ -6,7 +6,6 @@ the new pack is on the disk. The caller keeps all other work away.
 
 import json
 import os
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -231,4 +230,6 @@ def forget_removed_workspaces(projects: Path) -> None:
         root = json.loads(read_about(project / LAST) or b"{}").get("root")
         is_gone = root is not None and not os.path.lexists(root)
         if is_gone and not (project / INTENT).exists() and not (project / OPENED).exists():
+            import shutil  # noqa: PLC0415 - slow to import
+
             shutil.rmtree(project)

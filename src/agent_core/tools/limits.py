@@ -5,7 +5,6 @@ Content that is too large for a message moves into an artifact.
 
 import asyncio
 import logging
-import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -561,5 +560,7 @@ async def _fitted(content: bytes, kind: str, *, max_bytes: int) -> tuple[str, by
 
 def filename_for(stem: str, mime_type: str) -> str:
     """A file name with the usual ending of a media type."""
+    import mimetypes  # noqa: PLC0415 - few runs name a file
+
     suffix = mimetypes.guess_extension(mime_type.partition(";")[0].strip().lower()) or ".bin"
     return stem + (suffix if len(suffix) <= _MAX_SUFFIX else ".bin")

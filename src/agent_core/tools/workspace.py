@@ -6,7 +6,6 @@ name alone decides nothing, since `..`, a link or another spelling may lead anyw
 
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
@@ -149,8 +148,7 @@ class PathPolicy:
     def of(cls, setup: Setup) -> Self:
         """The boundaries a configuration draws."""
         tools = setup.config.tools
-        # To find the folder, `tempfile` writes a file into it.
-        scratch = [Path(tempfile.gettempdir()).resolve()] if tools.allow_tmp_write else []
+        scratch = [_temporary_folder()] if tools.allow_tmp_write else []
         database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
         home, project = setup.home, setup.project
         readable = [home / name for name in _FOR_MODELS]
@@ -658,6 +656,13 @@ def show_left_running(
     lines = [shortened(storable_text(line), 200) for line in finished.left_running]
     context.progress(f"left running, and stopped: {'; '.join(lines)}")
     return {"left_running_and_stopped": lines}
+
+
+def _temporary_folder() -> Path:
+    """Return the folder of temporary files; `tempfile` writes into it to find it."""
+    import tempfile  # noqa: PLC0415 - slow to import, and few projects may write there
+
+    return Path(tempfile.gettempdir()).resolve()
 
 
 def timeout_result(program: str, timeout_ms: int, content: Sequence[ContentBlock]) -> ToolResult:

@@ -23,7 +23,6 @@ from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
-from agent_core.types import build_content
 from agent_core.types.lanes import PROTOCOL
 
 if TYPE_CHECKING:
@@ -182,7 +181,6 @@ class Worker:
         options = self._options
         setup = await asyncio.to_thread(options.read_setup)
         config = self._checked(setup.config.worker)
-        build_content()
         redactor = Redactor(config_secrets(setup.config, environ=os.environ))
         if setup.database_url is not None:
             redactor.learn(url_secrets(setup.database_url, "database_url", os.environ))

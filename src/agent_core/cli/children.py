@@ -38,6 +38,8 @@ class Children:
 
     async def note(self, event: "RuntimeEvent") -> None:
         """Take an event of the run before it is shown: a child begins, or has ended."""
+        if event.payload.get("child_run_id") is None:
+            return
         from agent_core.types.event_details import (  # noqa: PLC0415 - for readers of events only
             ChildCreated,
             ChildEnded,

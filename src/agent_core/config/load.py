@@ -360,7 +360,7 @@ def _validate_given(table: Mapping[str, Any]) -> Config | None:
             if not (isinstance(kind, type) and issubclass(kind, Section)):
                 return None
             given = named_model(value) if kind is ModelConfig else value
-            sections[key] = kind.model_validate(given)
+            sections[key] = given if isinstance(given, kind) else kind.model_validate(given)
     except (KeyError, TypeError, ValueError):
         return None
     if "model" not in sections:

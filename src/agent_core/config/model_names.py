@@ -15,19 +15,19 @@ FORM = (
 _MODEL = (
     r"(?P<provider>[A-Za-z][\w.-]*):(?!//|@https?://)(?P<name>\S+?)(?:@(?P<base_url>https?://\S+))?"
 )
-_AN_ADDRESS = re.compile(
+_AN_ADDRESS = (
     r"://|//|\\"  # no name has these
     r"|@(h+t+p+s*|ttps?)([:;,./]|$)"  # http or https, misspelled or without its colon
     r"|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)"
     r"|@\["
     r"|.@[\w-]+(\.[\w-]+)*\.[a-z]{2,}(/|$)"  # a host; a version ends in a digit
-    r"|.@[\w.-]+/v\d+/?$",
-    re.IGNORECASE,
+    r"|.@[\w.-]+/v\d+/?$"
 )
 """Matches text that looks like an address and must not be sent as part of the name."""
 
 _MOST_SHOWN = 200
 
+_OF_FILES = ("local:", "scripted:")
 _FILE = r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)"
 """Model strings of providers whose models are files."""
 
@@ -38,12 +38,13 @@ def model_fields(text: str) -> dict[str, Any]:
     Raises:
         ValueError: it is not a model string; the message shows the form.
     """
-    if file := re.fullmatch(_FILE, text.strip()):
+    bare = text.strip()
+    if bare.startswith(_OF_FILES) and (file := re.fullmatch(_FILE, bare)):
         path = file["path"]
         return {"provider": file["provider"], "name": Path(path).stem or path, "path": path}
-    found = re.fullmatch(_MODEL, text.strip(), re.IGNORECASE)
+    found = re.fullmatch(_MODEL, bare, re.IGNORECASE)
     name = found["name"] if found else ""
-    if found is None or name.endswith("@") or _AN_ADDRESS.search(name):
+    if found is None or name.endswith("@") or _looks_like_address(name):
         may_hold_password = len(text) > _MOST_SHOWN or "//" in text or text.count("@") > 1
         shown = "it" if may_hold_password else repr(text)
         if found is not None and "@" in name[1:-1]:
@@ -55,3 +56,8 @@ def model_fields(text: str) -> dict[str, Any]:
     if found["base_url"]:
         fields["base_url"] = found["base_url"]
     return fields
+
+
+def _looks_like_address(name: str) -> bool:
+    is_possible = "@" in name or "//" in name or "\\" in name
+    return is_possible and re.search(_AN_ADDRESS, name, re.IGNORECASE) is not None

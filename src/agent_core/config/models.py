@@ -484,7 +484,9 @@ def named_model(value: object) -> object:
     if service := public_service(fields["provider"], fields.get("base_url")):
         window = service.window_of(fields["name"])
         fields |= {"api_key_env": service.key, "context_window": window}
-    return ModelConfig(**fields).with_key_origin(f"the model string {value!r}")
+    # The string was parsed, so its parts fit; to build the validator takes a fiftieth of a start.
+    model = ModelConfig.model_construct(**fields)
+    return model.with_key_origin(f"the model string {value!r}")
 
 
 def _named_profile(value: object) -> object:

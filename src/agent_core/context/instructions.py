@@ -402,7 +402,8 @@ def _read_facts(path: Path) -> _Facts:
     content = read_text_file(path, _MOST_SCANNED)
     text = decode_text(content, complete=len(content) < _MOST_SCANNED)
     described = parse_front_matter(text)
-    names = dict.fromkeys(match[1] for match in re.finditer(_NAMED, described.body))
+    found = re.finditer(_NAMED, described.body) if "@" in described.body else ()
+    names = dict.fromkeys(match[1] for match in found)
     lines = re.sub(_UNDERLINED, "", _without_comments(described.body)).splitlines()
     return _Facts(
         described.fields,

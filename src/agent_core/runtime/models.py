@@ -78,7 +78,7 @@ class Models:
     ) -> None:
         self._registry = registry
         self._base = resolve_model(config)
-        self._base_key = self._base.model_dump_json()
+        self._base_key = _key_of(self._base)
         self._brought = self._base.adapter
         self._redactor = redactor
         self._traces = traces
@@ -126,7 +126,7 @@ class Models:
             return model
         sized = await self._windows.ask(model)
         if model is self._base and sized is not model:
-            self._base, self._base_key = sized, sized.model_dump_json()
+            self._base, self._base_key = sized, _key_of(sized)
         return sized
 
     def meter(
@@ -240,7 +240,7 @@ class Models:
             key = self._base_key
         else:
             source = model.key_source
-            key = model.model_dump_json() + (f" {id(source)}" if source else "")
+            key = _key_of(model) + (f" {id(source)}" if source else "")
         adapter = self._adapters.get(key)
         if adapter is None:
             made = self._registry.create(model)
@@ -450,3 +450,8 @@ class OneShotModelCall:
     def cost(self) -> dict[str, Any]:
         """Return the usage so far, for an event."""
         return self.usage.model_dump(exclude={"raw_usage"})
+
+
+def _key_of(model: ModelConfig) -> str:
+    """Return a text that models with the same settings share; it needs no serializer of theirs."""
+    return repr(model.__dict__)

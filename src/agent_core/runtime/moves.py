@@ -319,8 +319,8 @@ class NodeMoves:
     async def _named_before(self, begun: datetime, *, is_quiet: bool) -> datetime:
         """Return the time before which every recorded snapshot that is needed has been named."""
         is_quiet = is_quiet and self._workspaces.sees_all
-        is_working = await self._store.working_sessions()
-        return begun if is_quiet and not is_working else begun - _UNNAMED
+        is_idle = is_quiet and not await self._store.working_sessions()
+        return begun if is_idle else begun - _UNNAMED
 
     @asynccontextmanager
     async def _in_turn(self, files: ProjectFiles) -> AsyncGenerator[FilesAlone | None]:

@@ -35,7 +35,6 @@ from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.telemetry.opening import open_telemetry
-from agent_core.types import build_content
 
 if TYPE_CHECKING:
     from agent_core.runtime.dispatch import Dispatcher
@@ -103,7 +102,6 @@ async def open_services(
     """
     setup = options.read_setup()
     check_assets()
-    build_content()
     redactor = Redactor({})  # learns as the parts are read
     if setup.database_url is not None:
         redactor.learn(url_secrets(setup.database_url, "database_url", os.environ))

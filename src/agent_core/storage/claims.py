@@ -706,13 +706,14 @@ LOST = _Closing(
     EndReason.FAILED,
     AgentStatus.FAILED,
     OWNER_LOST,
-    ErrorPayload(
+    ErrorPayload.of_checked(
         type="StorageError",
         code=ErrorCode.INTERNAL_ERROR,
         message="the process that ran this ended before the run did; nothing is repeated on its"
         " own, send a message to continue",
         retryable=True,
         details={"reason": OWNER_LOST},
+        redacted=False,
     ),
 )
 CANCELLED_UNBEGUN = _Closing(

@@ -119,11 +119,17 @@ class Budgets:
             own = budget.own
         return _DOLLARS in self._session_limits or (own is not None and own.usd is not None)
 
-    def tell_of_price(self, model: str) -> None:
-        """Log that calls of a model are not counted, the first time."""
+    def tell_of_price(self, model: str, *, of_handle: bool = False) -> None:
+        """Log that calls of a model are not counted, the first time.
+
+        Args:
+            model: its full name.
+            of_handle: the handle of a run has the warning as well, so that who shows both may
+                leave out the one in the log.
+        """
         if model not in self._told:
             self._told.add(model)
-            logger.warning("%s", price_warning(model))
+            logger.warning("%s", price_warning(model), extra={"of_handle": of_handle})
 
     def of_purpose(
         self, session_id: str, purpose: str, running: "Meter | None" = None

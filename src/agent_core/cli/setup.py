@@ -172,7 +172,8 @@ class _LogLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelno
         prefix = f"{record.levelname.lower()}: " if level >= logging.WARNING else ""
-        self._show(self._redactor.text(f"{prefix}{record.getMessage()}"))
+        if not getattr(record, "of_handle", False):  # shown when the run begins
+            self._show(self._redactor.text(f"{prefix}{record.getMessage()}"))
 
 
 def show_warnings(

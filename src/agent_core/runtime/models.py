@@ -188,6 +188,7 @@ class Models:
         """Return the warning that a budget in US dollars does not limit a model's calls, if so."""
         if not self.budgets.warns_of_price(budget) or await self.prices.of(model) is not None:
             return ()
+        self.budgets.tell_of_price(model.full_name, of_handle=True)
         return (price_warning(model.full_name),)
 
     async def require_ready(self, model: ModelConfig) -> None:

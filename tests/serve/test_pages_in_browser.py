@@ -173,6 +173,29 @@ async def test_pages_that_nobody_sees_leave_the_connections_to_others(
         shown.check()
 
 
+async def test_more_windows_than_connections_are_all_live_and_can_be_used(
+    home: Home, project: Path, browser: Browser
+) -> None:
+    made = runtime(home, project, ["One.", "Two.", "Three."])
+    async with made, console(made) as address, window(browser, address) as first:
+        await ask(made, "first", "s1")
+        pages = [await first.page.context.new_page() for _ in range(8)]
+        windows = [first, *(Window(each, address) for each in pages)]
+        for each in windows:
+            await each.open("/sessions/s1")
+            await each.shows("One.")
+        await ask(made, "second", "s1")
+        for each in windows:
+            await each.shows("Two.")
+        await first.send("third")
+        for each in windows:
+            await each.shows("Three.")
+            text = await each.page.locator("#conversation").inner_text()
+            assert [text.count(one) for one in ("One.", "Two.", "Three.")] == [1, 1, 1]
+            assert await each.page.locator("#lost").is_hidden()
+            each.check()
+
+
 async def test_a_page_is_live_although_a_script_arrives_late(
     home: Home, project: Path, browser: Browser
 ) -> None:

@@ -176,6 +176,16 @@ async def test_events_that_come_together_are_sent_together() -> None:
     assert sent == [b"".join(f"data: {number}\n\n".encode() for number in range(5))]
 
 
+def test_the_oldest_stream_of_a_browser_gives_way_to_the_newest() -> None:
+    some = Streams()
+    with ExitStack() as stack:
+        others = [stack.enter_context(some.opened(ANN)) for _ in range(9)]
+        others += [stack.enter_context(some.opened(ANN, "another")) for _ in range(4)]
+        mine = [stack.enter_context(some.opened(ANN, "browser")) for _ in range(6)]
+        assert [each.is_set() for each in mine] == [True, True, False, False, False, False]
+        assert not any(each.is_set() for each in others)
+
+
 def test_the_more_streams_the_larger_the_pieces_of_text() -> None:
     some = Streams()
     alone = some.pace_s

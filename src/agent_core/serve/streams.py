@@ -15,6 +15,14 @@ from agent_core.serve.problems import HttpProblem
 MOST = 100
 """Streams that one principal may have open."""
 
+MOST_OF_BROWSER = 4
+"""Streams that the pages of one browser may have open at once.
+
+Over HTTP/1.1 a browser has six connections to a server, for all its windows: the others are for
+pages and forms. With more windows, streams take turns: the oldest one ends, and its page comes
+back after `RETRY_MS` for what has happened since.
+"""
+
 RETRY_MS = 2000
 """Milliseconds after which a client whose stream was cut comes back."""
 
@@ -101,10 +109,18 @@ class Streams:
         self.stopping = asyncio.Event()
         self.frames = Frames()
         self._open = Counter[tuple[str | None, str]]()
+        self._of_browser: dict[str, list[asyncio.Event]] = {}
 
     @contextmanager
-    def opened(self, principal: Principal) -> Generator[None]:
+    def opened(self, principal: Principal, browser: str | None = None) -> Generator[asyncio.Event]:
         """Count a stream of a principal within the block.
+
+        Args:
+            principal: who has it.
+            browser: identifies the browser whose page has it; None: it is no page's.
+
+        Yields:
+            An event that is set once the stream has to end: its browser needs the connection.
 
         Raises:
             HttpProblem: 429: the principal has too many.
@@ -114,9 +130,17 @@ class Streams:
             detail = f"{principal.name} has {MOST} streams open, the most there may be; close some"
             raise HttpProblem(429, detail, headers={"Retry-After": str(round(COMMENT_S))})
         self._open[key] += 1
+        gives_way = asyncio.Event()
+        others = self._of_browser.setdefault(f"{key} {browser}", []) if browser else []
+        others.append(gives_way)
+        for each in [each for each in others if not each.is_set()][:-MOST_OF_BROWSER]:
+            each.set()
         try:
-            yield
+            yield gives_way
         finally:
+            others.remove(gives_way)
+            if browser and not others:
+                del self._of_browser[f"{key} {browser}"]
             self._open[key] -= 1
             if not self._open[key]:
                 del self._open[key]
@@ -142,6 +166,7 @@ class EventResponse:
         headers: further headers.
         retry_ms: sent to the client at the head of the stream; None: not sent.
         comments: send a comment every 15 seconds.
+        browser: identifies the browser whose page gets it; None: it is no page's.
     """
 
     def __init__(
@@ -153,7 +178,10 @@ class EventResponse:
         headers: Mapping[str, str] | None = None,
         retry_ms: int | None = RETRY_MS,
         comments: bool = True,
+        browser: str | None = None,
     ) -> None:
+        self._browser = browser
+        self._gives_way = asyncio.Event()
         self._streams = streams
         self._principal = principal
         self._begin = begin
@@ -172,7 +200,7 @@ class EventResponse:
         Raises:
             HttpProblem: 429: the principal has too many streams; or an error of `begin`.
         """
-        with self._streams.opened(self._principal):
+        with self._streams.opened(self._principal, self._browser) as self._gives_way:
             async with aclosing(await self._begin()) as events:
                 await self._send_all(events, scope, receive, send)
 
@@ -216,7 +244,8 @@ class EventResponse:
         written = _Written()
         stopping = asyncio.create_task(self._streams.stopping.wait())
         reading = asyncio.create_task(written.take_all(events))
-        for each in (left, stopping, reading):
+        leaving = asyncio.create_task(self._gives_way.wait())
+        for each in (left, stopping, reading, leaving):
             each.add_done_callback(written.wake)
         try:
             while not (left.done() or (reading.done() and not written.parts)):
@@ -228,7 +257,7 @@ class EventResponse:
                 if written.parts:
                     await asyncio.sleep(_GATHER_S)
                     yield written.taken()
-                elif ends_at is not None and is_quiet:
+                elif leaving.done() or (ends_at is not None and is_quiet):
                     return
                 if ends_at is None and stopping.done():
                     ends_at = clock() + END_S
@@ -239,6 +268,7 @@ class EventResponse:
                 reading.result()
         finally:
             stopping.cancel()
+            leaving.cancel()
             reading.cancel()
             await asyncio.wait([reading])
 

@@ -1,9 +1,10 @@
 """The frame of every page: its head, its navigation, and the answers to forms."""
 
 import functools
+import hashlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import cast
 from urllib.parse import quote, urlencode
@@ -19,6 +20,7 @@ from agent_core.serve.pages.assets import asset_address
 from agent_core.serve.pages.bare import refusal_title
 from agent_core.serve.principals import Right
 from agent_core.serve.problems import HttpProblem
+from agent_core.serve.streams import RETRY_MS, EventResponse, ServerEvent
 from agent_core.serve.visits import Visit, visit_of
 from agent_core.text.languages import Language, language_of
 from agent_core.text.pages import plain
@@ -27,7 +29,7 @@ _SCRIPTS = ("htmx.min.js", "hx-sse.min.js", "console.js")
 
 _HTMX = (
     '{"includeIndicatorCSS":false,"history":false,"transitions":false,'
-    '"sse":{"reconnectMaxDelay":10000}}'
+    f'"sse":{{"reconnectDelay":{RETRY_MS},"reconnectMaxDelay":10000}}}}'
 )
 _MOST_NOTICES = 256
 _LANGUAGES = {"Vary": "Accept-Language"}
@@ -155,6 +157,15 @@ class Frame:
     def fragment(self, body: str) -> Response:
         """Return a part of a page."""
         return HTMLResponse(body, headers=_LANGUAGES)
+
+    def stream(self, begin: Callable[[], Awaitable[AsyncGenerator[ServerEvent]]]) -> Response:
+        """Return the stream that keeps a page up to date: `begin` as for `EventResponse`."""
+        request, console = self.request, self.visit.console
+        names = [*request.headers.getlist("cookie"), *request.headers.getlist("user-agent")]
+        names.append(request.client.host if request.client else "")
+        browser = hashlib.sha256("\n".join(names).encode("utf-8", "surrogateescape")).hexdigest()
+        response = EventResponse(console.streams, self.visit.principal, begin, browser=browser)
+        return cast("Response", response)
 
     def see(self, *parts: str, notice: str = "", anchor: str = "") -> Response:
         """Return the answer to a form: the page to go to, which shows a notice (HTML) once."""

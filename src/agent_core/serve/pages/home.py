@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
-from typing import cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from agent_core.history.page import COLOURS
 from agent_core.serve.pages.conversation import question_list
 from agent_core.serve.pages.forms import message_form
 from agent_core.serve.pages.frame import Frame, framed
-from agent_core.serve.streams import EventResponse, ServerEvent
+from agent_core.serve.streams import ServerEvent
 from agent_core.text.pages import plain, section
 from agent_core.types import (
     ApprovalRecord,
@@ -107,8 +106,7 @@ async def stream_news(request: Request) -> Response:
     async def begin() -> AsyncGenerator[ServerEvent]:
         return _changes(frame)
 
-    visit = frame.visit
-    return cast("Response", EventResponse(visit.console.streams, visit.principal, begin))
+    return frame.stream(begin)
 
 
 async def _changes(frame: Frame) -> AsyncGenerator[ServerEvent]:

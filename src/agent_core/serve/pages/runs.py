@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import Live, stream_run
 from agent_core.serve.pages.reading import other_parts, read_run
 from agent_core.serve.principals import Right
-from agent_core.serve.streams import EventResponse, ServerEvent
+from agent_core.serve.streams import ServerEvent
 from agent_core.text import short_line
 from agent_core.text.pages import facts_list, plain, preformatted, section
 from agent_core.types import ApprovalRecord, RunRecord, RunReport, UserMessage, WorkspaceDiff
@@ -102,7 +101,7 @@ async def stream(request: Request) -> Response:
         events = await visit.runtime.run_events(run_id, after, tenant=visit.tenant)
         return stream_run(live, run_id, events)
 
-    return cast("Response", EventResponse(visit.console.streams, visit.principal, begin))
+    return frame.stream(begin)
 
 
 @framed

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +17,7 @@ from agent_core.serve.pages.live import MOST_QUEUED, Live, stream_session
 from agent_core.serve.pages.reading import Part, other_parts, read_part
 from agent_core.serve.pages.tasks import task_graphs
 from agent_core.serve.problems import HttpProblem
-from agent_core.serve.streams import EventResponse, ServerEvent
+from agent_core.serve.streams import ServerEvent
 from agent_core.text.pages import facts_list, fold, plain, section, table
 from agent_core.types import ContextReport, SwitchResult, UserMessage
 
@@ -162,8 +161,7 @@ async def stream(request: Request) -> Response:
         live.show_queued(queued)
         return stream_session(live, session_id, after)
 
-    visit = frame.visit
-    return cast("Response", EventResponse(visit.console.streams, visit.principal, begin))
+    return frame.stream(begin)
 
 
 @framed

@@ -253,7 +253,7 @@ class _Search:
             first = -len(project.parts)
             place = _Place(first, _FOUND, f"{home / own[1]}", is_own=True, is_users=True)
             yield place, own[0], home
-        for path in _find_rules(home / "rules"):
+        for path in _find_rules(f"{home}/rules"):
             if (resolved := _resolve_file(path, None)) is not None:
                 depth = len(path.relative_to(home).parts) - 1
                 yield _Place(depth, _FOUND, str(path), is_users=True), resolved, home
@@ -301,7 +301,7 @@ def _is_instruction(name: str) -> bool:
     return len(name) in _NAME_LENGTHS and name.lower() in _FOLDED_NAMES
 
 
-def _find_rules(folder: Path) -> Iterator[Path]:
+def _find_rules(folder: str) -> Iterator[Path]:
     """Yield the Markdown files below a folder, which may be a link."""
     seen = 0
     for below, _, names in os.walk(folder):

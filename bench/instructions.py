@@ -222,6 +222,14 @@ def main():
     parser.add_argument("adapters", nargs="*", default=[LIMIT, OURS])
     parser.add_argument("-s", "--scenarios", default=",".join(SCENARIOS), help="comma list")
     options = parser.parse_args()
+    known = SCENARIOS | OF_OURS
+    scenarios = options.scenarios.split(",")
+    if unknown := [name for name in scenarios if name not in known]:
+        parser.error(f"no such scenario: {', '.join(unknown)}; there are {', '.join(known)}")
+    adapters = {path.stem for path in (bench.HERE / "adapters").glob("[a-z]*.py")}
+    if unknown := [name for name in options.adapters if name not in adapters]:
+        hint = f"; scenarios follow -s: -s {unknown[0]}" if unknown[0] in known else ""
+        parser.error(f"no such adapter: {', '.join(unknown)}{hint}")
     if shutil.which("valgrind") is None:
         print("skipped: there is no valgrind")
         return
@@ -235,14 +243,14 @@ def main():
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
         for adapter in options.adapters:
             write_compiled(adapter, url)
-        for scenario in options.scenarios.split(","):
+        for scenario in scenarios:
             counted = [measure(adapter, scenario, url) for adapter in options.adapters]
             shown = ", ".join(
                 f"{adapter} {count / 1e3:,.1f}"
                 for adapter, count in zip(options.adapters, counted, strict=True)
             )
             ratio = f": {counted[-1] / counted[0]:.2f} times" if len(counted) == 2 else ""
-            unit = (SCENARIOS | OF_OURS)[scenario][3]
+            unit = known[scenario][3]
             print(f"{scenario:10} {unit}, thousands: {shown}{ratio}", flush=True)
     finally:
         server.terminate()

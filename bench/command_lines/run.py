@@ -35,6 +35,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance" / "command-l
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 SAY, READ, FILE = "say done", "Read notes.txt and say done", "notes.txt"
 PARTS = ("system", "tools", "messages")
+EMPTY = "–"  # a cell without a figure
 
 
 def make_project(folder):
@@ -274,7 +275,13 @@ def conversation(requests, start):
 
 def middle(samples, key):
     values = [sample[key] for sample in samples if sample.get(key) is not None]
-    return f"{median(values):,.0f}" if values else "–"
+    return f"{median(values):,.0f}" if values else EMPTY
+
+
+def filled(rows):
+    """Return the rows without the columns that are empty in all of them but the first, the heads."""
+    kept = [n for n in range(len(rows[0])) if any(row[n] != EMPTY for row in rows[1:])]
+    return [[row[n] for n in kept] for row in rows]
 
 
 def table(title, results, columns):
@@ -283,8 +290,9 @@ def table(title, results, columns):
         [name, *(middle(samples.get(scenario, []), key) for _, scenario, key in columns)]
         for name, samples in results.items()
     ]
-    if rows := [row for row in rows if set(row[1:]) != {"–"}]:
-        head = [["", *(head for head, _, _ in columns)], ["---", *("---:" for _ in columns)]]
+    if rows := [row for row in rows if set(row[1:]) != {EMPTY}]:
+        heads, *rows = filled([["", *(head for head, _, _ in columns)], *rows])
+        head = [heads, ["---", *("---:" for _ in heads[1:])]]
         print(
             f"\n**{title}**\n", *("| " + " | ".join(row) + " |" for row in (*head, *rows)), sep="\n"
         )
@@ -299,7 +307,7 @@ def version(place):
             "version"
         ]
     if not kind:
-        return "–"
+        return EMPTY
     package = package.partition("==")[0]
     code = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
     return subprocess.check_output([folder / "bin/python", "-c", code, package], text=True).strip()
@@ -315,21 +323,20 @@ def page(results, places, runs):
     columns += [("tools offered", "text", "offered"), ("written KiB", "text", "written")]
     columns += [("`--version` CPU ms", "version", "cpu"), ("`--help` CPU ms", "help", "cpu")]
     columns += [("CPU ms of a later message", "late", "cpu")]
-    rows = [
-        ["| | version", *(head for head, _, _ in columns)],
-        ["|---|---", *("---:" for _ in columns)],
-    ]
+    rows = [["", "version", *(head for head, _, _ in columns)]]
     shown = [place for place in places if results[place.name].get("text")]
     for place in sorted(
         shown, key=lambda place: median(s["cpu"] for s in results[place.name]["text"])
     ):
         found = results[place.name]
         cells = [middle(found.get(scenario, []), key) for _, scenario, key in columns]
-        rows.append([f"| {place.name} | {version(place)}", *cells])
+        rows.append([place.name, version(place), *cells])
     day, cores = date.today().isoformat(), os.cpu_count()
     told = f"Measured on {day}, {cores} cores, Linux; medians of {runs}; tokens by {COUNTED_WITH}."
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    table = [" | ".join(row) + " |" for row in rows]
+    heads, *rows = filled(rows)
+    marks = ["---", "---", *("---:" for _ in heads[2:])]
+    table = ["| " + " | ".join(row) + " |" for row in (heads, marks, *rows)]
     PAGE.write_text(
         "\n".join([before + BEGIN, "", told, "", *table, "", END + rest.partition(END)[2]])
     )

@@ -25,7 +25,6 @@ from agent_core.opening import read_text
 from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.closed import close_again
 from agent_core.snapshots.contents import pieces_of
-from agent_core.snapshots.copying import copy_workspace
 from agent_core.snapshots.exchange import SENDING, objects_beyond, write_packs
 from agent_core.snapshots.intents import read_intent
 from agent_core.snapshots.packs import MissingObjectError, Packs
@@ -41,7 +40,6 @@ from agent_core.snapshots.records import (
     TreeChange,
     TreeEntry,
 )
-from agent_core.snapshots.restorer import Restorer
 from agent_core.snapshots.sweeping import (
     MANY_PACKS,
     bytes_by_owner,
@@ -135,6 +133,8 @@ class SnapshotStore:
             StoppedError: it was asked to stop; nothing was changed.
             StorageError: something recorded is missing or damaged, or a disk is full or broken.
         """
+        from agent_core.snapshots.restorer import Restorer  # noqa: PLC0415 - most runs only record
+
         with self._recorder(root, stop) as recorder:
             restorer = Restorer(recorder)
             return restorer.restore(snapshot_id, base=base, force=force, settings=settings)
@@ -169,6 +169,8 @@ class SnapshotStore:
         """
         if not is_interrupted(self._folder, root.resolve()):
             return None
+        from agent_core.snapshots.restorer import Restorer  # noqa: PLC0415 - most runs only record
+
         with self._recorder(root, None) as recorder:
             return Restorer(recorder).recover()
 
@@ -289,6 +291,8 @@ class SnapshotStore:
             StorageError: the folder is not empty, or something cannot be read or written. The copy
               is removed then.
         """
+        from agent_core.snapshots.copying import copy_workspace  # noqa: PLC0415 - most runs only record
+
         with self._recorder(root, stop) as recorder:
             return copy_workspace(recorder, into, snapshot_id=snapshot_id, settings=settings)
 

@@ -247,7 +247,7 @@ def _read_object(text: str) -> Any:
     None for any other answer.
     """
     with suppress(ValueError):
-        return parse_answer(text, unique_names=True)
+        return parse_answer(text, is_strict=True)
     return None
 
 

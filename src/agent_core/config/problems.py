@@ -22,6 +22,7 @@ from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import open_binary
 from agent_core.text import nearest
+from agent_core.text.json_text import unique_names
 
 MAX_FILE_BYTES = 1_000_000
 
@@ -119,7 +120,7 @@ def parse_json(text: str) -> Any:
         ValueError: it is not JSON, gives a key twice, or has a number that JSON has not.
         RecursionError: it is nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    return json.loads(text, object_pairs_hook=unique_names, parse_constant=_refuse)
 
 
 def unusable(path: Path, what: str, reason: str) -> ConfigError:
@@ -204,15 +205,6 @@ def _keys(section: type[Section]) -> Iterator[tuple[str, ...]]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             for rest in _keys(field.annotation):
                 yield (name, *rest)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in table:
-            raise ValueError(f"{json.dumps(key[:80])} is given twice in one object")
-        table[key] = value
-    return table
 
 
 def _refuse(constant: str) -> float:

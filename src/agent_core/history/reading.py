@@ -584,17 +584,21 @@ class HistoryWriter(ABC):
         if (prompt := exchange.unseen_prompt) is not None:
             self.unseen(exchange, prompt)
         for entry in exchange.entries:
-            match entry:
-                case MessageEntry():
-                    self.message(entry)
-                case CallEntry():
-                    self.write_call(entry)
-                case NoteEntry():
-                    if not entry.is_past:
-                        self.note(entry)
+            self.write_entry(entry)
         for number, child in enumerate(exchange.children, 1):
             self.write_exchange(child, self.child_place(number))
         self.end(exchange)
+
+    def write_entry(self, entry: Entry) -> None:
+        """Write one entry of a run."""
+        match entry:
+            case MessageEntry():
+                self.message(entry)
+            case CallEntry():
+                self.write_call(entry)
+            case NoteEntry():
+                if not entry.is_past:
+                    self.note(entry)
 
     def child_place(self, number: int) -> str:
         """Return the words for a child that are shown with its run or call."""

@@ -17,7 +17,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.apply import apply, schema_error
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import PAYLOADS, StepId, TaskChange, TaskCreated, TaskId, task_error
-from agent_core.text.json_text import JsonObject
+from agent_core.text.json_text import JsonObject, unique_names
 from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
 PADDING = b"\0 \t\r\n"
@@ -209,16 +209,9 @@ def _load_json(text: bytes) -> Any:
     if orjson.dumps(value) == text:
         return value  # as `encode` writes it, and so without repeated keys
     try:
-        return json.loads(text, object_pairs_hook=_without_repeated_keys)
+        return json.loads(text, object_pairs_hook=unique_names)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> JsonObject:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("an object has the same key twice")
-    return table
 
 
 def _is_left_by_a_crash(log: bytes, end: int) -> bool:

@@ -73,6 +73,20 @@ def tables(value: Any) -> list[JsonObject]:
     return [each for each in array(value) if each.__class__ is dict]
 
 
+def unique_names(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """Return the object with these members; the `object_pairs_hook` of a strict `json.loads`.
+
+    Raises:
+        ValueError: a name is given twice.
+    """
+    found: JsonObject = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{json.dumps(name[:80])} is given twice in one object")
+        found[name] = value
+    return found
+
+
 def array(value: Any) -> list[Any]:
     """Return the value if it is a JSON array, else an empty one."""
     return value if value.__class__ is list else []

@@ -23,7 +23,7 @@ from msgspec import Struct
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.providers.jsontext import unfenced
 from agent_core.text import plural, shorten_text
-from agent_core.text.json_text import JsonObject, array
+from agent_core.text.json_text import JsonObject, array, unique_names
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.callables import is_async
 from agent_core.tools.values import (
@@ -173,25 +173,18 @@ def _result(*blocks: ContentBlock) -> ToolResult:
     )
 
 
-def parse_answer(text: str, *, unique_names: bool = False) -> Any:
+def parse_answer(text: str, *, is_strict: bool = False) -> Any:
     """Return the JSON value that an answer is, with or without a fence around it.
 
     Raises:
-        ValueError: it is not JSON, or has a name twice in an object although `unique_names` is set.
+        ValueError: it is not JSON, or, if `is_strict`, an object has a name twice.
     """
-    hook = _refuse_second_names if unique_names else None
+    hook = unique_names if is_strict else None
     try:
         # A model may write NaN, which a number of the expected type may be.
         return storable(json.loads(unfenced(text), parse_constant=str, object_pairs_hook=hook))
     except (RecursionError, TooManyValuesError) as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _refuse_second_names(pairs: list[tuple[str, Any]]) -> JsonObject:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("an object has a name twice")
-    return value
 
 
 def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:

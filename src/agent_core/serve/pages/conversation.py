@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from agent_core.history.page import SessionParts, diff_block, status_mark
-from agent_core.history.reading import CallEntry, Entry, Exchange, History, MessageEntry, NoteEntry
+from agent_core.history.reading import CallEntry, Entry, Exchange, History
 from agent_core.history.tree import Branch
 from agent_core.serve.pages.frame import Frame
 from agent_core.text.pages import fold, plain, preformatted
@@ -182,14 +182,7 @@ class ConversationParts(SessionParts):
 
     def entry(self, entry: Entry) -> str:
         """Return one entry of a run."""
-        match entry:
-            case MessageEntry():
-                self.message(entry)
-            case CallEntry():
-                self.write_call(entry)
-            case NoteEntry():
-                if not entry.is_past:
-                    self.note(entry)
+        self.write_entry(entry)
         return self.taken()
 
     def exchange(self, exchange: Exchange, place: str = "") -> str:

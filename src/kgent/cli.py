@@ -580,6 +580,8 @@ def _diff(arguments: argparse.Namespace) -> int:
     else:
         for line in text_of(found):
             _print_line(line)
+        if not found:
+            _print("no difference")
     return FAILED if found else COMPLETED
 
 

@@ -1,5 +1,6 @@
 """Errors: `ErrorInfo` is stored and shown, `KgentError` is raised."""
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from pydantic import ConfigDict
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.redaction import Redactor
-from agent_core.text import shortened
+from agent_core.text import kind_of, shortened
 from agent_core.types.fields import Fields
 
 MAX_MESSAGE_CHARS = 1000
@@ -80,6 +81,24 @@ def config_error(message: str, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> Kgen
     return KgentError(code, message, category=ErrorCategory.CONFIG)
 
 
+def require(name: str, value: object, kinds: type | tuple[type, ...], words: str) -> None:
+    """Check the type of an argument that a program has given.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        kinds: the classes of which it may be.
+        words: these, for people.
+
+    Raises:
+        KgentError: `validation_error`, category `config`: it is of another type.
+    """
+    is_wrong_flag = isinstance(value, bool) and kinds is not bool
+    if is_wrong_flag or not isinstance(value, kinds):
+        message = f"{name} must be {words}, not {kind_of(value)}"
+        raise config_error(message, ErrorCode.VALIDATION_ERROR)
+
+
 def sandbox_error(
     message: str, code: ErrorCode = ErrorCode.PATH_CONFLICT, *, path: str | None = None
 ) -> KgentError:
@@ -93,12 +112,18 @@ def denial(message: str) -> KgentError:
     return KgentError(ErrorCode.PERMISSION_DENIED, message, category=ErrorCategory.GOVERNANCE)
 
 
-def expand_home(path: Path | str) -> Path:
+def expand_home(path: Path | str, name: str = "path") -> Path:
     """Return an absolute path, with a `~` at its beginning replaced by the home it names.
 
+    Args:
+        path: the path.
+        name: of the argument that it is.
+
     Raises:
-        KgentError: category `config`; the home does not exist, or no file system accepts the path.
+        KgentError: category `config`; the home does not exist, no file system accepts the path, or
+            it is no path.
     """
+    require(name, path, (str, os.PathLike), "a path")
     parts = Path(path).parts
     if any("\0" in part or len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in parts):
         reason = f"a name in a path has no NUL, and at most {LONGEST_NAME} bytes"

@@ -185,7 +185,7 @@ def test_diff_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert areas["prompt.md"] == "prompt"
     assert areas["archive/model/script.json"] == "inputs"
     assert main(["diff", str(one), str(one)]) == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "no difference\n"
 
 
 @pytest.mark.sweep

@@ -36,7 +36,7 @@ from kgent.config.models import (
 )
 from kgent.config.parameters import set_parameters, unknown_names
 from kgent.config.portable import portable_fields
-from kgent.errors import ErrorCategory, KgentError, config_error, expand_home
+from kgent.errors import ErrorCategory, KgentError, config_error, expand_home, require
 from kgent.governance.schemas import content_format
 from kgent.runtime.options import CliOverrides, RunOptions
 
@@ -182,7 +182,11 @@ def fingerprint_config(config: KgentConfig) -> str:
     Defaults are filled in and keys sorted; the place of the run folder is left out. Skills and the
     script of a mock count by their content, other paths by their last name, so that a profile has
     the same fingerprint in every checkout.
+
+    Raises:
+        KgentError: `validation_error`, category `config`: it is no profile.
     """
+    require("config", config, KgentConfig, "a KgentConfig, as load_config returns it")
     resolved = portable_fields(config)
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()

@@ -14,18 +14,27 @@ from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppr
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from types import NoneType
+from typing import Any, Literal, cast, get_args
 
 from typing_extensions import Unpack
 
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor, read_bytes, read_text
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
+from agent_core.text import shortened
 from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config
-from kgent.errors import ErrorCategory, ErrorInfo, sandbox_error
+from kgent.errors import (
+    ErrorCategory,
+    ErrorInfo,
+    config_error,
+    expand_home,
+    require,
+    sandbox_error,
+)
 from kgent.records.archive import ARCHIVE
 from kgent.records.context import RunRecords
 from kgent.records.conversation import (
@@ -53,7 +62,7 @@ from kgent.runtime.executor import FolderRun
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunResult
 from kgent.runtime.questions import WAITING, AttemptQuestions
-from kgent.runtime.runner import AttemptParts, open_means
+from kgent.runtime.runner import AttemptParts, open_means, require_parts
 from kgent.runtime.state import SCHEMA_VERSION, Cause, RunState, RunStatus
 from kgent.runtime.task import Continuation, FolderTask, read_options, read_prompt_at
 from kgent.sandbox.attempts import read_sandbox_manifest
@@ -89,7 +98,7 @@ _CURES = {
 _SHOWN_PROBLEMS = 5
 
 
-def resume(root: Path, **parts: Unpack[AttemptParts]) -> RunResult:
+def resume(root: Path | str, **parts: Unpack[AttemptParts]) -> RunResult:
     """Continue a run that was interrupted, has failed, or whose process was killed.
 
     A run that waits for an answer stays as it is: the result says what it waits for.
@@ -105,7 +114,7 @@ def resume(root: Path, **parts: Unpack[AttemptParts]) -> RunResult:
         return _work(folder, "resume", parts)
 
 
-def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts]) -> RunResult:
+def revise(root: Path | str, prompt: str | None = None, **parts: Unpack[AttemptParts]) -> RunResult:
     """Begin a new attempt with another prompt, in the same conversation and on the same files.
 
     The model also reads the reason of a review that has asked for the revision; then the prompt may
@@ -114,6 +123,7 @@ def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts])
     Raises:
         KgentError: the run cannot be revised; nothing has been changed.
     """
+    require("prompt", prompt, (str, NoneType), "a text or None")
     if prompt is not None and not prompt.strip():
         raise sandbox_error("the prompt is empty")
     with _opened(root) as folder:
@@ -130,7 +140,7 @@ def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts])
 
 
 def answer(
-    root: Path,
+    root: Path | str,
     request_id: str,
     verdict: Answer,
     *,
@@ -145,6 +155,9 @@ def answer(
     Raises:
         KgentError: there is no such question, or it has an answer; nothing has been changed.
     """
+    require("request_id", request_id, str, "a text")
+    _require_one_of("verdict", verdict, get_args(Answer))
+    require("reason", reason, (str, NoneType), "a text or None")
     by = _person(by)
     with _opened(root) as folder:
         state = folder.state
@@ -165,7 +178,7 @@ def answer(
 
 
 def review(
-    root: Path, verdict: Verdict, *, by: str | None = None, reason: str | None = None
+    root: Path | str, verdict: Verdict, *, by: str | None = None, reason: str | None = None
 ) -> RunResult:
     """Decide about a run: accept its result, ask for a revision, or cancel the run for good.
 
@@ -174,6 +187,8 @@ def review(
     Raises:
         KgentError: the run is in no state for this verdict; nothing has been changed.
     """
+    _require_one_of("verdict", verdict, get_args(Verdict))
+    require("reason", reason, (str, NoneType), "a text or None")
     (status, states), by = VERDICTS[verdict], _person(by)
     with _opened(root) as folder, ExitStack() as stack:
         _require(folder, "reviewed like this", states)
@@ -202,8 +217,17 @@ def review(
         return run_blocking(FolderRun(context, task).run)
 
 
+def _require_one_of(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        message = (
+            f"{name} must be {' or '.join(map(repr, choices))}, not {shortened(repr(value), 80)}"
+        )
+        raise config_error(message, ErrorCode.VALIDATION_ERROR)
+
+
 def _person(name: str | None) -> str:
     """Return who decides: the given name, or the user of this process."""
+    require("by", name, (str, NoneType), "a text or None")
     if name is not None:
         if not name.strip():
             raise sandbox_error("the name of the person is empty")
@@ -322,14 +346,14 @@ class _Folder:
 
 
 @contextmanager
-def _opened(root: Path) -> Generator[_Folder]:
+def _opened(root: Path | str) -> Generator[_Folder]:
     """Lock a run folder, and close its last attempt if the process of that has died.
 
     Raises:
         KgentError: category `sandbox`; it is no run folder, a process works on it, or a release
           without attempts made it.
     """
-    root = root.resolve()
+    root = expand_home(root, "root").resolve()
     if read_state(root).schema_version < SCHEMA_VERSION:
         raise sandbox_error(
             f"an earlier release of kgent made {root}, without what an attempt needs:"
@@ -451,6 +475,7 @@ def _work(
     reason: str | None = None,
 ) -> RunResult:
     """Begin an attempt with the engine, and do it."""
+    require_parts(**parts)
     folder.refuse_changes(*WRITABLE)
     begin = partial(_begin, folder, cause, by, reason)
     return run_blocking(partial(_work_async, folder, parts, prompt, begin))

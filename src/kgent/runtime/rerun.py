@@ -6,7 +6,7 @@ from pathlib import Path
 from typing_extensions import Unpack
 
 from agent_core.errors import ErrorCode
-from kgent.errors import Record, sandbox_error
+from kgent.errors import Record, expand_home, require, sandbox_error
 from kgent.review.report import MAX_TEXT_BYTES, read_report
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
@@ -25,7 +25,7 @@ class Rerun(Record):
 
 
 def rerun(
-    root: Path,
+    root: Path | str,
     options: RunOptions | None = None,
     **parts: Unpack[RunParts],
 ) -> Rerun:
@@ -38,7 +38,9 @@ def rerun(
         KgentError: category `sandbox`; it is not a run folder, or its prompt cannot be read
           completely.
     """
-    report, chosen = read_report(root), options or RunOptions()
+    chosen = RunOptions() if options is None else options
+    require("options", chosen, RunOptions, "a RunOptions or None")
+    report = read_report(expand_home(root, "root"))
     if report.state.schema_version < _FIRST_WITH_SOURCES:
         message = (
             f"the first release of kgent made {report.root}, and did not keep what its profile"

@@ -10,9 +10,12 @@ from typing_extensions import Unpack
 
 from agcore.memory import MemoryStore
 from agent_core.aio import stop_if_cancelled
+from agent_core.callbacks import callback_problem
+from agent_core.errors import ErrorCode
 from agent_core.keywords import lists_keywords
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
+from agent_core.text import kind_of
 from kgent.config.loader import (
     apply_cli_overrides,
     dump_config,
@@ -25,7 +28,7 @@ from kgent.config.portable import relocated
 from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
-from kgent.errors import ErrorCategory, config_error, error_info, expand_home
+from kgent.errors import ErrorCategory, config_error, error_info, expand_home, require
 from kgent.memory.client import open_memory
 from kgent.memory.contract import MemoryClient
 from kgent.records.context import RunRecords
@@ -88,9 +91,19 @@ async def run_async(
     Raises:
         asyncio.CancelledError: the caller was cancelled; the run ended as `incomplete`.
     """
-    chosen, ids = options or RunOptions(), RunIds.new()
+    chosen, ids = RunOptions() if options is None else options, RunIds.new()
     async with AsyncExitStack() as stack:
         try:
+            origin = expand_home(config_path, "config_path")
+            require("prompt", prompt, str, "a text")
+            require("options", chosen, RunOptions, "a RunOptions or None")
+            require("prompt_is_final", prompt_is_final, bool, "True or False")
+            require_parts(
+                engine=engine,
+                memory=memory,
+                cancellation=cancellation,
+                event_callback=event_callback,
+            )
             ids = RunIds.choose(chosen)
             profile = apply_cli_overrides(load_config(config_path), chosen)
             config = fill_config(profile)
@@ -100,7 +113,7 @@ async def run_async(
                 raise config_error("the prompt is empty")
             inputs = find_inputs(config)
             means = await open_means(stack, config, engine=engine, memory=memory)
-            root, origin = resolve_run_folder(config, ids), expand_home(config_path)
+            root = resolve_run_folder(config, ids)
             context = RunContext(
                 **ids._asdict(),
                 profile_id=config.profile.id,
@@ -140,6 +153,39 @@ def run(
         The result of the run. If it was refused before it had a folder, `sandbox_root` is None.
     """
     return run_blocking(partial(run_async, config_path, prompt, options, **parts))
+
+
+_DUCKS = (
+    ("engine", [("run",)], "an engine, with a method run"),
+    (
+        "memory",
+        [("recall_memory",), ("save", "get", "delete", "list")],
+        "a MemoryClient or a MemoryStore",
+    ),
+)
+"""Parts that are known by their methods: one of the groups, and what they are called."""
+
+
+def require_parts(**parts: Unpack[AttemptParts]) -> None:
+    """Check the types of the objects that a program gives a run.
+
+    Raises:
+        KgentError: `validation_error`, category `config`: one is of another type.
+    """
+    for name, methods, words in _DUCKS:
+        given = parts.get(name)
+        lacks = isinstance(given, type) or not any(
+            all(callable(getattr(given, each, None)) for each in group) for group in methods
+        )
+        if given is not None and lacks:
+            what = f"the class {given.__name__}" if isinstance(given, type) else kind_of(given)
+            raise config_error(f"{name} must be {words}, not {what}", ErrorCode.VALIDATION_ERROR)
+    if (cancellation := parts.get("cancellation")) is not None:
+        require("cancellation", cancellation, Cancellation, "a Cancellation")
+    if (callback := parts.get("event_callback")) is not None and (
+        problem := callback_problem(callback, "event")
+    ):
+        raise config_error(f"event_callback {problem}", ErrorCode.VALIDATION_ERROR)
 
 
 async def open_means(

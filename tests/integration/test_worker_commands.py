@@ -234,7 +234,7 @@ async def test_the_lists_show_people_and_programs_who_does_what(
             [second.run_id, "queued"],
         ]
         assert f"by {known.worker_id}" in lines[0]
-        assert "queued now  queue default  place host:" in lines[1]
+        assert "queued  now  queue default  place host:" in lines[1]
         assert f"session {first.session_id}" in lines[0]
         assert f"session {second.session_id}" in lines[1]
         short = await asyncio.to_thread(crew.command, "queue", "--limit", "1", "--json")

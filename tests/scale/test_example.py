@@ -119,6 +119,7 @@ def test_kubernetes_waits_longer_than_a_drain_and_takes_secrets_from_the_environ
     assert container["ports"][0]["containerPort"] == int(port.partition("=")[2])
     for probe in ("startupProbe", "readinessProbe"):
         assert container[probe]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "metrics"}
     for each in (container, pod["spec"]["initContainers"][0]):
         assert all("secretKeyRef" in variable["valueFrom"] for variable in each["env"])
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}

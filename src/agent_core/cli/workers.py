@@ -13,6 +13,7 @@ from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.history.figures import format_age
 from agent_core.text import Clean, plural
+from agent_core.types import RunStatus
 from agent_core.types.lanes import Lane
 from agent_core.types.workers import QueuedRun, WorkerRecord
 
@@ -76,7 +77,9 @@ def _worker(worker: WorkerRecord) -> Iterator[list[Piece]]:
 
 def _queued_run(run: QueuedRun) -> Iterator[list[Piece]]:
     style = Style.GOOD if run.worker_id else Style.PLAIN
-    facts = [f"queued {format_age(run.queued_at)}"]
+    facts = [format_age(run.queued_at)]
+    if run.status is not RunStatus.QUEUED:
+        facts[0] = f"queued {facts[0]}"
     facts += [f"queue {run.queue}", f"place {run.place}"] if run.queue else []
     facts += [f"tenant {run.tenant}"] if run.tenant else []
     facts += [f"session {run.session_id}"]

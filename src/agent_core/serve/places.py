@@ -13,6 +13,9 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.serve.problems import HttpProblem
 
 _MOST_IDLE = 8
+_LAST_S = 2.0
+"""Seconds in which the database has to respond when the server stops."""
+
 _IDLE_S = 300.0
 """Seconds after its last use from which an idle runtime may be closed."""
 
@@ -168,7 +171,7 @@ class ServedFolders:
 
     async def respond(self) -> bool:
         """Return whether the database still takes what the runtimes store."""
-        return await self.reader.database.responds(to_writes=True)
+        return await self.reader.database.responds(to_writes=True, within_s=_LAST_S)
 
     def hurry(self) -> None:
         """Stop waiting for a database that does not respond."""

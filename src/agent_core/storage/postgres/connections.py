@@ -43,6 +43,7 @@ _LEAST_SILENCE_S = 3.0
 SILENCE_AT_END_S = 2.0
 _REACH_S = 5
 """Seconds that an attempt to connect may take: the last one delays the end of the process."""
+_REACH_AT_END_S = 2
 _LONGEST_ATTEMPT_S = SILENCE_S + 10
 """No attempt takes longer, except one during which the process was suspended."""
 
@@ -372,7 +373,7 @@ class Threads:
             tenant=self.tenant,
             silence_s=silence_s,
             idle_s=self._idle_s,
-            reach_s=_REACH_S,
+            reach_s=_REACH_AT_END_S if self._is_hurried else _REACH_S,
         )
         try:
             if link is not None and link.connection.process and connection.process:

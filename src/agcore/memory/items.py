@@ -108,12 +108,15 @@ class ItemTable(ABC):
     def __init__(
         self,
         name: object,
-        eviction: EvictionConfig | None,
+        eviction: EvictionConfig | None = None,
         *,
-        writer: "Writer | InlineConnection | Threads",
-        reader: "ReaderThreads | InlineConnection | Threads",
+        writer: "Writer | InlineConnection | Threads | None" = None,
+        reader: "ReaderThreads | InlineConnection | Threads | None" = None,
         table: str = "item",
     ) -> None:
+        if writer is None or reader is None:
+            kind = type(self).__name__
+            raise MemoryStorageError(f"a {kind} is opened with `await {kind}.open(…)`")
         self._name = name
         self._eviction = eviction or EvictionConfig()
         self._writer = writer

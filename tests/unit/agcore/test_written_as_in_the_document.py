@@ -36,7 +36,13 @@ from agcore.llm import (
     OpenaiChatMessage,
     TurnComplete,
 )
-from agcore.memory import ConversationMemory, ConversationMemoryConfig
+from agcore.memory import (
+    ConversationMemory,
+    ConversationMemoryConfig,
+    MemoryError,  # noqa: A004 - the toolkit's own
+    PostgresStore,
+    SqliteStore,
+)
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import EVERYTHING, MemoryFilter, MemoryItem
 from agcore.tools import BaseTool, ToolError, ToolRegistry
@@ -412,3 +418,9 @@ async def test_a_store_of_four_operations_keeps_facts_and_conversations() -> Non
 def test_a_class_without_a_method_of_its_trait_has_no_objects(base: type, method: str) -> None:
     with pytest.raises(TypeError, match=f"abstract.*{method}"):
         type("Unfinished", (base,), {})()
+
+
+def test_a_store_of_a_database_is_opened_and_not_constructed() -> None:
+    for kind in (SqliteStore, PostgresStore):
+        with pytest.raises(MemoryError.Storage, match=rf"{kind.__name__}\.open"):
+            kind("memory.sqlite")

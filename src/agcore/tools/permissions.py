@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -82,13 +83,19 @@ class PermissionConfig:
         return cls(denied=frozenset(names))
 
 
+@cache
+def _allow_all() -> PermissionConfig:
+    """Return the rules of a registry without any: each run makes a checker of them."""
+    return PermissionConfig()
+
+
 class PermissionChecker(PermissionGuard):
     """The engine's guard with the rules of a `PermissionConfig`."""
 
     def __init__(
         self, config: PermissionConfig | None = None, secrets: Redactor | None = None
     ) -> None:
-        self.config = config = config or PermissionConfig()
+        self.config = config = config or _allow_all()
         self._secrets = secrets or Redactor({})
         super().__init__(
             config.ask,

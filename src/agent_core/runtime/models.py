@@ -64,6 +64,7 @@ class Models:
         scale: known real token counts of models, compared with estimates.
         prices: prices of models.
         budgets: budgets that pay for calls.
+        is_limited: whether the configuration limits sessions.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Models:
         self.scale = TokenScale()
         self.prices = Prices()
         self.budgets = Budgets(store, config.budget, scale=self.scale.of)
-        self._is_limited = config.budget.is_limited
+        self.is_limited = config.budget.is_limited
         self._windows = ServerWindows(registry.create)
         self._adapters: dict[str, RedactingAdapter] = {}
         self._priced: dict[str, ProviderAdapter] = {}
@@ -141,7 +142,7 @@ class Models:
 
         `parent` and `payer` are as in `Budgets.of_run`.
         """
-        if budget is None and not self._is_limited and parent is None and payer is None:
+        if budget is None and not self.is_limited and parent is None and payer is None:
             return None
         return self.budgets.of_run(run, budget, parent=parent, payer=payer)
 

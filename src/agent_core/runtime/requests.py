@@ -167,7 +167,8 @@ class RunRequests:
         caller = Caller(options=options, context=copy_context(), nesting=nesting, trace=trace)
         may_call = is_here and prompt is not None and mode is RunMode.NORMAL
         warnings = self._project.start_warnings(options, may_call=may_call)
-        unpriced = await self._models.price_warnings(model, options.budget) if is_here else ()
+        is_limited = is_here and (self._models.is_limited or options.budget is not None)
+        unpriced = await self._models.price_warnings(model, options.budget) if is_limited else ()
         warnings = [*warnings, *unpriced]
         return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 WITHIN_S = 3.0
 """Seconds after which a database that has not responded counts as down."""
 
+_LEAST_S = 0.3
+"""Seconds that a caller waits at least: it is asked again in a moment, and may be back."""
+
 
 class Database:
     """The database of a runtime: whether it responds, for servers that say so.
@@ -46,7 +49,7 @@ class Database:
         """Return whether the database responds.
 
         It is asked once at a time, however many callers there are; while an earlier question has
-        waited longer than `within_s`, the answer is False at once.
+        waited longer than `within_s`, the answer is soon False.
 
         Args:
             to_writes: whether it also begins a transaction that writes, which a read-only server
@@ -63,7 +66,7 @@ class Database:
                 asyncio.create_task(self._ask(to_writes=to_writes)), loop.time()
             )
         left = asked.at + within_s - loop.time()
-        await asyncio.wait([asked.question], timeout=max(left, 0.0))
+        await asyncio.wait([asked.question], timeout=max(left, _LEAST_S))
         return asked.question.done() and asked.question.result()
 
     def hurry(self) -> None:

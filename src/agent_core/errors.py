@@ -189,6 +189,11 @@ class AgentCoreError(PortableError):
         return self.message
 
 
+def validation_error(message: str) -> AgentCoreError:
+    """Return the error for an argument or a request that is not as it has to be."""
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
 class ConfigError(AgentCoreError):
     """The configuration, the home or the project is unusable."""
 

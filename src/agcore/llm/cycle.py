@@ -37,7 +37,7 @@ from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
 from agent_core.budgets.meter import Budgets, CallBudget, Meter
 from agent_core.config.models import BudgetConfig, RetryConfig
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import ErrorCode, validation_error
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import Outcome, RunLimits, StandaloneRun, build_run
 from agent_core.loop.options import (
@@ -607,5 +607,5 @@ def _prompt_blocks(prompt: object) -> Sequence[TextBlock | ImageBlock]:
             message = f"{reason} {kind_of(block)}"
             if isinstance(block, Mapping):
                 message += "; earlier messages are given as history=[…]"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
     return cast("list[TextBlock | ImageBlock]", blocks)

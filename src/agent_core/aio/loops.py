@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from weakref import WeakSet
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, validation_error
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ def running_loop(user: str) -> asyncio.AbstractEventLoop:
     else:
         message = f"{user} needs asyncio, and the event loop here is one of {library}"
         cure = f"call the synchronous method (run_sync) in a thread, as with {_in_thread(library)}"
-    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{message}; {cure}")
+    raise validation_error(f"{message}; {cure}")
 
 
 def other_library() -> str | None:
@@ -73,11 +73,11 @@ def require_no_loop(user: str, instead: str) -> None:
     if library is not None:
         cure = f"call it in a thread, as with {_in_thread(library)}"
         message = f"an event loop of {library} is running here, and {user} would block it: {cure}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         message = f"an event loop is running here, and {user} would block it: write `{instead}`"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
 
 
 def _in_thread(library: str) -> str:
@@ -150,7 +150,7 @@ class HomeLoop:
             where = "another event loop, in which it is open"
             cure = "use it there, call `run_sync` in a thread without an event loop"
         message = f"{self._owner} belongs to {where}: {cure}, or make {self._kind} for this one"
-        return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        return validation_error(message)
 
 
 def used_by_threads(owner: str, kind: str) -> AgentCoreError:
@@ -160,7 +160,7 @@ def used_by_threads(owner: str, kind: str) -> AgentCoreError:
         " loop of their own: enter it with `async with` before they begin, so that they use this"
         f" event loop; or make {kind} for this one"
     )
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return validation_error(message)
 
 
 def used_elsewhere(owner: str) -> AgentCoreError:
@@ -169,7 +169,7 @@ def used_elsewhere(owner: str) -> AgentCoreError:
         f"{owner} is in use in another event loop; wait until it is free there, or make another one"
         " for this event loop"
     )
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return validation_error(message)
 
 
 class LoopLock:
@@ -318,7 +318,7 @@ class _Call:
                 " s: it does not run, or code in it blocks it, perhaps by waiting for this thread;"
                 " wait for threads with `await asyncio.to_thread(...)`"
             )
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
 
     def _begin(self) -> None:
         if not self._is_withdrawn:
@@ -357,7 +357,7 @@ def _loop_gone() -> AgentCoreError:
         "the event loop in which the runtime was open has ended, and with it what was under way;"
         " keep it running until every thread has its answer"
     )
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return validation_error(message)
 
 
 class _RunningLoop:

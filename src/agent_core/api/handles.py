@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, 
 
 from agent_core.aio import TaskStream, finish_uncancelled
 from agent_core.api.arguments import checks_arguments, not_a_flag
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, validation_error
 from agent_core.text import kind_of
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -528,7 +528,7 @@ class RunHandle(Generic[OutputT]):
         """
         self._runs.home.require()
         if not message_id.strip():
-            raise _malformed("the message id is empty; is a variable not set?")
+            raise validation_error("the message id is empty; is a variable not set?")
         return await self._runs.take_back(self.run_id, message_id)
 
     async def cancel(self, *, after_turn: bool = False) -> CancelResult:
@@ -624,7 +624,7 @@ async def answer_question(
         chosen = Decision(decision)
     except ValueError:
         message = f"there is no decision {decision!r}; there are: {', '.join(Decision)}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        raise validation_error(message) from None
     if not isinstance(reason, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
         raise malformed_option("reason", f"is a text, not {kind_of(reason)}")
     fields = {name: value for name, value in handed.items() if value is not None and value != ()}
@@ -662,23 +662,19 @@ def user_draft(message: object) -> Draft:
             reason = f"a message is a str or a UserMessage, not {kind_of(message)}"
             if isinstance(message, list):
                 reason += "; earlier messages are given as history=[…]"
-            raise _malformed(reason)
+            raise validation_error(reason)
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
     says_something = False
     for block in blocks:
         if isinstance(block, _NOT_A_USERS):
-            raise _malformed(f"a user does not say a {block.type}; only models and tools do")
+            raise validation_error(f"a user does not say a {block.type}; only models and tools do")
         says_something |= not isinstance(block, TextBlock) or bool(block.text.strip())
     if not says_something:
-        raise _malformed("the message is empty; say what to do")
+        raise validation_error("the message is empty; say what to do")
     return Draft(Role.USER, blocks, metadata=metadata)
 
 
 _NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)
-
-
-def _malformed(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
 async def await_result(handle: RunHandle[OutputT], *, events: bool) -> RunResult[OutputT]:

@@ -17,7 +17,7 @@ from agent_core.aio.loops import (
     running_loop,
     used_by_threads,
 )
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, validation_error
 from agent_core.loading import without_collection
 from agent_core.runtime.options import RuntimeOptions
 
@@ -353,4 +353,4 @@ def closed_error() -> AgentCoreError:
         "this runtime is closed; make another one, or enter it again: write `async with runtime:`"
         " around the calls"
     )
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return validation_error(message)

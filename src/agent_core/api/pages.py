@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agent_core.api.arguments import checks_arguments
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, validation_error
 from agent_core.runtime.options import project_folder
 from agent_core.storage.costs import CostPlace
 from agent_core.tasks.model import SessionTask
@@ -199,7 +199,7 @@ class Pages:
         from agent_core.storage.spending import microseconds  # noqa: PLC0415
 
         if since is not None and since.tzinfo is None:
-            raise _invalid("since needs a time zone, as in datetime.now(UTC)")
+            raise validation_error("since needs a time zone, as in datetime.now(UTC)")
         most, before = _checked(limit), _place(f"costs by {by}", cursor)
         services = await self._reading(tenant)
         folder = await asyncio.to_thread(project_folder, project)
@@ -349,7 +349,7 @@ def _place(name: str, cursor: str | None) -> CostPlace:
 
 def _checked(limit: int) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
-        raise _invalid(f"limit is a number from 1 to {MOST}")
+        raise validation_error(f"limit is a number from 1 to {MOST}")
     return limit
 
 
@@ -357,14 +357,10 @@ def _status(status: RunStatus | str) -> RunStatus:
     try:
         return RunStatus(status)
     except ValueError:
-        raise _invalid(
+        raise validation_error(
             f"there is no status {status!r}; there are: {', '.join(RunStatus)}"
         ) from None
 
 
-def _invalid(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-
-
 def _unknown_cursor() -> AgentCoreError:
-    return _invalid("the cursor is not the next_cursor of a page of this list")
+    return validation_error("the cursor is not the next_cursor of a page of this list")

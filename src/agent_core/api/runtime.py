@@ -22,7 +22,7 @@ from agent_core.api.handles import (
 )
 from agent_core.api.home import RuntimeHome
 from agent_core.api.keywords import run_keywords
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import ConfigError, ErrorCode, validation_error
 from agent_core.keywords import lists_keywords
 from agent_core.runtime.options import RuntimeOptions, checked_session_id, project_folder
 from agent_core.text import kind_of
@@ -653,7 +653,7 @@ class AgentRuntime:
             StorageError: `validation_error`: there is a session with this id.
         """
         if not isinstance(title, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-            raise _malformed(f"title is a text, not {kind_of(title)}")
+            raise validation_error(f"title is a text, not {kind_of(title)}")
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         conversations = (await self._changeable()).sessions.conversations
         return await conversations.import_session(source, session_id=chosen, title=title)
@@ -731,7 +731,7 @@ class AgentRuntime:
             given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             reason = f"metadata is stored as JSON, which cannot hold it: {error}"
-            raise _malformed(reason) from None
+            raise validation_error(reason) from None
         wanted = {**given, **({} if user is None else {"user": user})}
         return await services.store.approvals(
             session_id=session_id, is_open=is_open, prefix=prefix, metadata=wanted, limit=limit
@@ -1058,11 +1058,13 @@ class AgentRuntime:
         from agent_core.tools.base import Tool  # noqa: PLC0415 - loaded by now
 
         if not isinstance(definition, Tool | ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-            raise _malformed(f"definition is a tool or its definition, not {kind_of(definition)}")
+            raise validation_error(
+                f"definition is a tool or its definition, not {kind_of(definition)}"
+            )
         if not isinstance(definition, ToolDefinition):
             self._options.tools.register(definition)
         elif handler is None:
-            raise _malformed(f"the tool {definition.name} has a definition but no handler")
+            raise validation_error(f"the tool {definition.name} has a definition but no handler")
         else:
             self._options.tools.register(definition, handler)
         if (opened := self._home.opened) is not None:
@@ -1312,7 +1314,7 @@ class AgentRuntime:
         """
         for what, given in (("id", node_or_snapshot_id), ("path", path)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-                raise _malformed(f"the {what} is a text, not {kind_of(given)}")
+                raise validation_error(f"the {what} is a text, not {kind_of(given)}")
         _require_text("path", path)
         return await (await self._reading(tenant)).sessions.forks.file_at(node_or_snapshot_id, path)
 
@@ -1422,10 +1424,10 @@ class AgentRuntime:
         from agent_core.types import CostUnit  # noqa: PLC0415 - for few programs
 
         if by not in get_args(CostUnit):
-            raise _malformed(f"by is one of {', '.join(get_args(CostUnit))}, not {by!r}")
+            raise validation_error(f"by is one of {', '.join(get_args(CostUnit))}, not {by!r}")
         if since is not None and since.tzinfo is None:
             message = "since needs a time zone, as in datetime.now(UTC)"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         store = (await self._reading(tenant)).store
         folder = await asyncio.to_thread(project_folder, project)
         return await store.costs(by, since=since, project=folder, limit=limit)
@@ -1584,9 +1586,9 @@ class AgentRuntime:
             return await retention.delete_these(list(dict.fromkeys(session_ids)), dry_run=dry_run)
         if older_than is None or session_ids is not None:
             message = "delete_sessions takes older_than, or session_ids alone"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         if keep_last < 0:
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "keep_last is negative")
+            raise validation_error("keep_last is negative")
         folder = await asyncio.to_thread(project_folder, project)
         before = read_age(older_than)
         return await retention.delete_unused(
@@ -1705,7 +1707,9 @@ class AgentRuntime:
         if tenant is None or tenant == bound:
             return services
         if bound is not None:
-            raise _malformed(f"this runtime is bound to the tenant {bound!r}; leave tenant out")
+            raise validation_error(
+                f"this runtime is bound to the tenant {bound!r}; leave tenant out"
+            )
         return services.of_tenant(tenant)
 
     async def _changeable(self, *, is_dry: bool = False) -> "Services":
@@ -1724,7 +1728,7 @@ def _checked_memory(given: object) -> str | None:
     try:
         return checked_scope(given)
     except ValueError as error:
-        raise _malformed(f"memory {error}") from None
+        raise validation_error(f"memory {error}") from None
 
 
 def _asked_placement(fields: dict[str, Any]) -> Placement:
@@ -1737,22 +1741,18 @@ def _asked_placement(fields: dict[str, Any]) -> Placement:
     return asked_placement(given)
 
 
-def _malformed(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-
-
 def _require_event_number(after: int) -> None:
     if not isinstance(after, int) or isinstance(after, bool) or after < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
-        raise _malformed(f"after is the run_seq of an event, not {after!r}")
+        raise validation_error(f"after is the run_seq of an event, not {after!r}")
 
 
 def _require_text(what: str, name: str | None) -> None:
     if name is None:
         return
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        raise _malformed(f"the {what} is a text, not {kind_of(name)}")
+        raise validation_error(f"the {what} is a text, not {kind_of(name)}")
     if not name.strip():
-        raise _malformed(f"the {what} is empty; is a variable not set?")
+        raise validation_error(f"the {what} is empty; is a variable not set?")
 
 
 def _checked_mode(mode: Mode) -> RunMode:
@@ -1763,4 +1763,4 @@ def _checked_mode(mode: Mode) -> RunMode:
         message = f"there is no mode {mode!r}; there are: {known}"
         if mode in get_args(PermissionMode):
             message += f"; {mode} is a permission_mode"
-        raise _malformed(message) from None
+        raise validation_error(message) from None

@@ -19,7 +19,7 @@ from agent_core.config.databases import url_secrets
 from agent_core.config.load import config_secrets, missing_keys
 from agent_core.config.problems import problems_of
 from agent_core.config.stores import RunWorkerConfig
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, validation_error
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
@@ -169,7 +169,7 @@ class Worker:
         if self._home is not None:
             self._home.require()
             message = "this worker is running already; make another Worker"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         self._home = home
         try:
             return await self._work(home)

@@ -12,7 +12,7 @@ from agent_core.cli.lines import InputLines
 from agent_core.cli.options import Options
 from agent_core.cli.question import subject_of
 from agent_core.cli.terminal import Terminal
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.opening import open_descriptor
 from agent_core.permissions.request import shown_rule
 from agent_core.text import shortened, visible
@@ -51,16 +51,18 @@ def open_answers(options: Options) -> Generator[InputLines]:
         descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise _refused(f"--answers {shown} cannot be read: {why}") from None
+        raise validation_error(f"--answers {shown} cannot be read: {why}") from None
     try:
         try:
             os.read(descriptor, 0)
         except OSError as error:
-            raise _refused(f"--answers {shown} cannot be read: {error.strerror}") from None
+            raise validation_error(f"--answers {shown} cannot be read: {error.strerror}") from None
         found, standard = os.fstat(descriptor), os.fstat(sys.stdin.fileno())
         is_same = (found.st_dev, found.st_ino) == (standard.st_dev, standard.st_ino)
         if takes_content and is_same and not os.isatty(descriptor) and path != os.devnull:
-            raise _refused(f"--answers {shown} is standard input, which - uses for the content")
+            raise validation_error(
+                f"--answers {shown} is standard input, which - uses for the content"
+            )
         yield InputLines(descriptor)
     finally:
         os.close(descriptor)
@@ -156,7 +158,3 @@ def _is_edit(request: "PermissionRequest") -> bool:
     return (
         is_write and "reason" not in request.metadata and request.metadata.get("diff") is not None
     )
-
-
-def _refused(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

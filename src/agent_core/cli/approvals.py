@@ -16,7 +16,7 @@ from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.cli.view import answer_hint, answers_of
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import ErrorCode, StorageError, validation_error
 from agent_core.permissions.questions import describe_answer
 from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
 from agent_core.text import Clean, lines_of_diff, visible
@@ -121,7 +121,7 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
             takes = f"{', '.join(answers[:-1])} or {answers[-1]}"
             message = f"{options.decision} is no answer to {options.id}, which takes {takes}"
             text = f"{message}; nothing was answered"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, text)
+            raise validation_error(text)
         if options.always and (rule := rule_of(question.request, _DECISIONS[options.decision])):
             terminal.line("+++ rules.toml")
             for each in rule.splitlines():
@@ -145,7 +145,7 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
 async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
     if not prefix.removeprefix("req_"):  # it would fit whatever is asked
         message = "the id of a request, or its beginning with more than req_, is required"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     for is_open in (True, False):
         every = await runtime.approvals(is_open=is_open, prefix=prefix, limit=_MOST)
         if len(every) == 1:
@@ -155,7 +155,7 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
             message = (
                 f"several questions have ids that begin with {prefix}: {ids}; nothing was answered"
             )
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
     message = f"there is no request {prefix}; soong-agent approvals list lists the open ones"
     raise StorageError(ErrorCode.APPROVAL_NOT_FOUND, message)
 

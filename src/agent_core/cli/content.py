@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from agent_core.cli.options import Options
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, validation_error
 from agent_core.text.content import mark_content
 
 MOST_CONTENT = 10_000_000
@@ -92,4 +92,4 @@ def _read_content(terminal: Terminal) -> str:
 
 
 def _unusable(why: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"standard input {why}")
+    return validation_error(f"standard input {why}")

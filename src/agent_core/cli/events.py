@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, validation_error
 from agent_core.opening import open_descriptor, refuse_database
 from agent_core.redaction import Redactor
 from agent_core.text import visible
@@ -76,13 +76,13 @@ class EventsFile:
             refuse_database(path)
             self._descriptor = open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (OSError, ValueError) as error:
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, self._failure(error)) from None
+            raise validation_error(self._failure(error)) from None
         found = os.fstat(self._descriptor)
         self._may_wait = not stat.S_ISREG(found.st_mode)
         if not stat.S_ISCHR(found.st_mode) and any(_is_same(found, each) for each in others):
             os.close(self._descriptor)
             message = f"--events {visible(path)} is also read, or takes the answer: name another"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         if not self._may_wait:
             os.ftruncate(self._descriptor, 0)
         self._is_broken = self._is_ended = False

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agent_core.artifacts.images import UnusableImageError, encode_base64, require_whole
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.opening import open_binary
 from agent_core.text import visible
 from agent_core.types import ImageBlock
@@ -29,4 +29,4 @@ def read_image(path: str) -> ImageBlock:
     except (OSError, UnusableImageError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         message = f"--image {visible(path)} cannot be sent: {why}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from error
+        raise validation_error(message) from error

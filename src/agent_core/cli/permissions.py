@@ -19,7 +19,7 @@ from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
 from agent_core.config.rules import PermissionRule
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import Clean, visible
 from agent_core.text.json_text import JsonObject
@@ -263,7 +263,7 @@ async def _named(runtime: AgentRuntime, prefix: str) -> str:
         return prefix
     if len(found) > 1:
         message = f"{prefix} begins several ids: {', '.join(found[:5])}; nothing was forgotten"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     return found[0]
 
 

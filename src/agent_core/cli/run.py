@@ -35,7 +35,7 @@ from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import finish_wishes
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import MODEL_VARIABLE
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError, validation_error
 from agent_core.history.words import CARRY_OUT
 from agent_core.permissions.questions import NOBODY
 from agent_core.text import visible
@@ -372,7 +372,7 @@ async def _detach(scene: Scene) -> int:
             "--detach needs a worker, and workers a Postgres database: set [store] url_env in"
             " config.toml, or leave out --detach\nurl_env names the variable with its address"
         )
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     async with scene.open_runtime() as runtime:
         handle = await scene.begin(runtime)
     terminal = scene.shown.terminal
@@ -474,7 +474,7 @@ async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
         from agent_core.cli.nearby import describe_no_session  # noqa: PLC0415 - rarely needed
 
         message = await describe_no_session(runtime, project, "run it")
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     return session_id
 
 

@@ -18,7 +18,7 @@ from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.history.figures import format_age, format_bytes, format_cost, format_tokens
 from agent_core.text import Clean, plural, visible
 from agent_core.text.json_text import JsonObject
@@ -74,7 +74,7 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
 
                 if options.last is not None and options.last < 1:
                     message = f"--last takes 1 or more, not {options.last}"
-                    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+                    raise validation_error(message)
                 run_id = await runtime.resolve_run_id(options.run) if options.run else None
                 await show_session(
                     runtime,
@@ -115,7 +115,7 @@ async def _list(
     limit = options.limit or sys.maxsize - 1
     if limit < 0:
         message = f"--limit takes 1 or more, or 0 for all, not {options.limit}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     found = await runtime.session_summaries(
         limit + 1,
         project=setup.project if options.here else None,
@@ -213,7 +213,7 @@ async def _show_bytes(
     limit = options.limit or sys.maxsize
     if limit < 0:
         message = f"--limit takes 1 or more, or 0 for all, not {options.limit}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     found = await runtime.stored_bytes(setup.project if options.here else None)
     if options.json:
         write_output(f"{json.dumps(_bytes_in_json(found))}\n")

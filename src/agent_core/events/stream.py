@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.types import (
     CLOSING_EVENTS,
     LIVE_EVENTS,
@@ -145,7 +145,7 @@ class EventStream:
         """
         if self._consumer is not None:
             message = "this run's events are being read already; they have one consumer"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         token = self._consumer = object()
         return Subscription(self, token, debug=debug, holds_run=holds_run)
 

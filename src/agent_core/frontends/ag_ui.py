@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_core.aio import TaskStream
 from agent_core.api.handles import AnyDecision, RunHandle
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, validation_error
 from agent_core.frontends import parts
 from agent_core.frontends.json_patch import json_patch
 from agent_core.frontends.parts import Answered, Asked, Part
@@ -114,7 +114,7 @@ def read_input(body: object) -> Asked:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise _malformed(f"the body is no input of AG-UI: {where}: {first['msg']}") from None
+        raise validation_error(f"the body is no input of AG-UI: {where}: {first['msg']}") from None
     answers = [_read_answer(entry) for entry in asked.resume or ()]
     messages = list(asked.messages)
     last = messages[-1] if messages else None
@@ -123,7 +123,7 @@ def read_input(body: object) -> Asked:
         message = UserMessage(content=[*_content_of(last)])
         messages.pop()
     elif not answers:
-        raise _malformed("the last message is not the user's, and no interrupt is answered")
+        raise validation_error("the last message is not the user's, and no interrupt is answered")
     history = [read for each in messages for read in _read_message(each)]
     return Asked(
         thread_id=asked.thread_id,
@@ -366,11 +366,11 @@ def _read_answer(entry: ResumeEntry) -> Answered:
         case _:
             raise _no_answer(request_id)
     if unknown := [*fields.keys() - _APPROVAL_SCHEMA["properties"].keys()]:
-        raise _malformed(f"the payload for {request_id} has an unknown field: {min(unknown)}")
+        raise validation_error(f"the payload for {request_id} has an unknown field: {min(unknown)}")
     if not isinstance(reason, str | None):
         raise _no_answer(request_id)
     if not isinstance(arguments, Mapping | None):
-        raise _malformed(f"the arguments in the payload for {request_id} are no object")
+        raise validation_error(f"the arguments in the payload for {request_id} are no object")
     return Answered(
         request_id=request_id,
         decision=cast("AnyDecision", decision),  # which `answer` checks
@@ -381,7 +381,7 @@ def _read_answer(entry: ResumeEntry) -> Answered:
 
 def _no_answer(request_id: str) -> AgentCoreError:
     what = "is no answer; give decision, and perhaps reason and arguments"
-    return _malformed(f"the payload for {request_id} {what}")
+    return validation_error(f"the payload for {request_id} {what}")
 
 
 def _read_message(message: object) -> Iterator[Mapping[str, Any]]:
@@ -409,8 +409,6 @@ def _content_of(message: AgUiUserMessage | ToolMessage) -> Iterator[ContentBlock
         elif part.type in {"image", "document"} and part.source.type == "data":
             yield ImageBlock(mime_type=part.source.mime_type, data=part.source.value)
         else:
-            raise _malformed(f"a part of the type {part.type} is not given as text or as data")
-
-
-def _malformed(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(
+                f"a part of the type {part.type} is not given as text or as data"
+            )

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from agent_core.aio import TaskStream
 from agent_core.api.handles import RunHandle
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.frontends import parts
 from agent_core.frontends.parts import Answered, Asked, Part
 from agent_core.providers.requests import wire_name
@@ -50,7 +50,7 @@ def read_chat(body: object) -> Asked:
     fields = table(body)
     thread_id, messages = fields.get("id"), fields.get("messages")
     if not isinstance(thread_id, str) or not isinstance(messages, list) or not messages:
-        raise _malformed("the body has no id and messages of a chat")
+        raise validation_error("the body has no id and messages of a chat")
     shown = [table(each) for each in cast("list[object]", messages)]
     history: list[Mapping[str, Any]] = []
     for each in shown[:-1]:
@@ -61,7 +61,7 @@ def read_chat(body: object) -> Asked:
         return Asked(thread_id=thread_id, message=message, history=history)
     answers = [*_answers_in(last)]
     if not answers:
-        raise _malformed("the last message is neither the user's nor answers a question")
+        raise validation_error("the last message is neither the user's nor answers a question")
     message_id = last.get("id")
     return Asked(
         thread_id=thread_id,
@@ -215,7 +215,7 @@ def _content_of(message: JsonObject) -> Iterator[ContentBlock]:
             case {"type": "file", "url": str(url), "mediaType": str(media_type)}:
                 head, _, data = url.partition(",")
                 if not (head.startswith("data:") and head.endswith(";base64")):
-                    raise _malformed("a file of the message is not given as data")
+                    raise validation_error("a file of the message is not given as data")
                 yield ImageBlock(mime_type=media_type, data=data)
             case _:
                 pass
@@ -236,7 +236,3 @@ def _answers_in(message: JsonObject) -> Iterator[Answered]:
 
 def _parts_of(message: JsonObject) -> list[JsonObject]:
     return tables(message.get("parts"))
-
-
-def _malformed(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.errors import ErrorCode, ToolError, validation_error
 from agent_core.text import shortened
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.registry import model_tool
@@ -152,7 +152,9 @@ async def _prompt_arguments(server: "McpServer", name: str, seconds: float) -> l
     known = {each["name"]: each["arguments"] for each in await list_prompts(server, seconds)}
     if name not in known:
         there = ", ".join(known) or "none"
-        raise _misused(f"MCP server {server.server_id} has no prompt {name}; it has {there}")
+        raise validation_error(
+            f"MCP server {server.server_id} has no prompt {name}; it has {there}"
+        )
     return known[name]
 
 
@@ -172,9 +174,9 @@ async def read_prompt(
     required = {each["name"] for each in listed if each.get("required")}
     if unknown := [*arguments.keys() - {*names}]:
         takes = ", ".join(names) or "no arguments"
-        raise _misused(f"the prompt {name} takes no {unknown[0]}; it takes {takes}")
+        raise validation_error(f"the prompt {name} takes no {unknown[0]}; it takes {takes}")
     if missing := [each for each in names if each in required - arguments.keys()]:
-        raise _misused(f"the prompt {name} needs {', '.join(missing)}")
+        raise validation_error(f"the prompt {name} needs {', '.join(missing)}")
     found = await server.ask(
         lambda connection: connection.request(
             f"the prompt {name}",
@@ -209,7 +211,7 @@ async def parse_arguments(
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise _misused(f"the arguments of {name} cannot be read: {error}") from None
+        raise validation_error(f"the arguments of {name} cannot be read: {error}") from None
     names = [each["name"] for each in await _prompt_arguments(server, name, seconds)]
     given: dict[str, str] = {}
     rest: list[str] = []
@@ -221,9 +223,5 @@ async def parse_arguments(
             rest.append(word)
     free = [each for each in names if each not in given]
     if len(rest) > len(free):
-        raise _misused(f"the prompt {name} takes {', '.join(names) or 'no arguments'}")
+        raise validation_error(f"the prompt {name} takes {', '.join(names) or 'no arguments'}")
     return given | dict(zip(free, rest, strict=False))
-
-
-def _misused(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from agent_core.config.models import ToolOverrideConfig, ToolsConfig
-from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.errors import ToolError, validation_error
 from agent_core.mcp.config import ServerConfig
 from agent_core.mcp.discovery import (
     MAX_REASON_CHARS,
@@ -153,7 +153,7 @@ class McpTools:
             return found
         known = ", ".join(self._servers) or "none"
         message = f"there is no MCP server {shown_id(shortened(server_id, 80))}; there are: {known}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
 
     async def read_resource(self, server_id: str, uri: str, artifact: ArtifactWriter) -> ToolResult:
         """Read a resource as a tool result.

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError, validation_error
 from agent_core.loop.options import NO_OPTIONS, Agent, AnyAgent, RunOptions, tool_name
 from agent_core.loop.restored import missing_options, restored_options
 from agent_core.permissions.questions import current_decider, denied_by_user, describe_answer
@@ -172,7 +172,7 @@ class Answers:
             why = f"{question.request_id} offers no rule for {decision.value}"
         if why is not None:
             message = f"{why}; nothing was answered"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
 
     async def _checked(
         self,
@@ -520,7 +520,7 @@ def _require_offered(question: "ApprovalRecord", decision: Decision) -> None:
             f"{decision.value} is no answer to {question.request_id}, which takes allow_once,"
             f" allow_for_session{offered} or deny; nothing was answered"
         )
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
 
 
 def _denied_tool(question: "ApprovalRecord", reason: str | None) -> Tool:

@@ -13,7 +13,7 @@ from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.paths import Setup
 from agent_core.context.given_messages import GivenMessage, read_history
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, validation_error
 from agent_core.events.journal import build_node
 from agent_core.opening import read_text
 from agent_core.providers.estimates import estimate_blocks
@@ -173,7 +173,7 @@ class Conversations:
         if form not in get_args(MessageFormat):
             known = ", ".join(get_args(MessageFormat))
             message = f"there is no format {form!r} of messages; there are: {known}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         session = await self._store.session(session_id)
         if session is None:
             raise session_not_found(session_id)
@@ -220,7 +220,7 @@ def _read_file(path: Path) -> list[object]:
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         message = f"{path} cannot be read: {reason or error}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        raise validation_error(message) from None
     with suppress(orjson.JSONDecodeError):
         whole: object = orjson.loads(text)
         return cast("list[object]", whole) if isinstance(whole, list) else [whole]
@@ -228,7 +228,7 @@ def _read_file(path: Path) -> list[object]:
         return [orjson.loads(line) for line in text.splitlines() if line.strip()]
     except orjson.JSONDecodeError as error:
         message = f"{path} is neither a JSON list of messages nor JSON lines of an export: {error}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        raise validation_error(message) from None
 
 
 def _is_export_line(item: object) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent_core.aio import finish_uncancelled
 from agent_core.disk.folders import remove_tree
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import ErrorCode, StorageError, validation_error
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles, shown_path
@@ -324,7 +324,7 @@ class Forks:
         found = await self._store.snapshot_at(session.session_id, name, files.folder)
         if found is None:
             message = f"{name} names no snapshot: none was taken in session {session.session_id}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         return found, files
 
     def _compare(self, files: ProjectFiles, before: str, after: str) -> WorkspaceDiff:
@@ -422,5 +422,5 @@ def _new_place(into: Path, project: Path) -> Path:
         problem = f"cannot be made: {error.strerror}"
     if problem:
         message = f"{place} {problem}; name a new or an empty folder outside of it"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     return place

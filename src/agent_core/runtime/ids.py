@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, validation_error
 from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
 
 Kind = Literal["session", "run", "node"]
@@ -26,7 +26,7 @@ def spellings_of(kind: Kind, prefix: str) -> list[str]:
     general = _BEGINNINGS[kind]
     if not prefix.removeprefix(general):
         message = f"the id of a {kind}, or its beginning, is required: {prefix!r} is not one"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     return [prefix] if prefix.startswith(general) else [prefix, f"{general}{prefix}"]
 
 

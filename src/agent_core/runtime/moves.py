@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agent_core.aio import finish_uncancelled
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, validation_error
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.start_clock import StartClock
@@ -187,7 +187,7 @@ class NodeMoves:
                 "no snapshot was taken of the files in this session; switch without restoring them,"
                 ' and set [workspace] snapshots = "turn" to record them from now on'
             )
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         move = move.model_copy(update={"known": target or state.snapshot_id})
         return _Decision(move, state, spans=[(target, target)] if target else [])
 
@@ -201,7 +201,7 @@ class NodeMoves:
         begin = _last_exchange(path)
         if begin is None or active is None:
             message = "there is nothing to undo: the session is at its beginning"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         run_id = path[begin].run_id
         changes = await self._store.changes_of(run_id, files.folder) if run_id else None
         others = await self._store.overlapping_changes(run_id, files.folder) if run_id else ()
@@ -241,7 +241,7 @@ class NodeMoves:
                 "there is nothing to redo: nothing was undone since the last message, redo or"
                 " switch to another node"
             )
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         last = undone[0]
         move = NodeMove(
             node_id=last.node_id,
@@ -595,7 +595,7 @@ def is_visible(node: Node) -> bool:
 def not_visible(node_id: str) -> AgentCoreError:
     """Return the error for a node that a user cannot refer to."""
     message = f"{node_id} is not a complete message of the user or an answer to one"
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return validation_error(message)
 
 
 def _overlap(one: Path, other: Path) -> bool:

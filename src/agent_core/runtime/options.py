@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.text.json_text import JsonValue
 from agent_core.types import SESSION_ID_PATTERN, AgentDefinition
 
@@ -175,7 +175,7 @@ def checked_session_id(session_id: object) -> str:
     if isinstance(session_id, str) and re.fullmatch(SESSION_ID_PATTERN, session_id):
         return session_id
     message = f"the session id {session_id!r} is invalid: use 1 to 64 letters, digits, _ or -"
-    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    raise validation_error(message)
 
 
 def project_folder(project: str | Path | None) -> str | None:
@@ -191,7 +191,7 @@ def project_folder(project: str | Path | None) -> str | None:
         return str(folder.parent if folder.is_file() else folder)
     except (ValueError, RuntimeError, OSError) as error:  # a NUL, an unknown user, a loop of links
         message = f"the project is not the path of a folder: {error}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        raise validation_error(message) from None
 
 
 def _close_all(task_logs: Mapping[str, dict[str, int]]) -> None:

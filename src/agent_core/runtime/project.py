@@ -26,7 +26,7 @@ from agent_core.context.instructions import (
 )
 from agent_core.context.loaded import with_text
 from agent_core.context.skills import SkillCatalog, find_skills
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import ConfigError, ErrorCode, validation_error
 from agent_core.events import Journal
 from agent_core.extensions import (
     ExtensionContext,
@@ -353,7 +353,7 @@ class Project:
         """
         if self.mcp is None:
             message = f"there is no MCP server in {self.setup.home / 'mcp.json'}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         return self.mcp
 
     def with_mentions(self, history: HistorySource, prompt: Draft | None) -> HistorySource:

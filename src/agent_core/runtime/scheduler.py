@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, validation_error
 from agent_core.loop import Outcome, settle, settle_parked
 from agent_core.redaction import log_failure
 from agent_core.runtime.run import Nesting, Phase, Run
@@ -87,7 +87,7 @@ class Scheduler:
         """
         if self.is_closed:
             message = "this runtime is being closed; the run was cancelled before it began"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
 
     def nest(self, outer: Run, payer: "Meter | None", session_id: str) -> Nesting:
         """Announce a run of this session that is started inside `outer`.

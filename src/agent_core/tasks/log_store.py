@@ -19,7 +19,7 @@ import orjson
 from msgspec import Struct, field
 
 from agent_core.disk.locks import closing_lock
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError, validation_error
 from agent_core.opening import open_descriptor
 from agent_core.tasks.apply import schema_error
 from agent_core.tasks.graph import Dag
@@ -527,7 +527,7 @@ def cleanup_ended_tasks(
     """
     if older_than is not None and older_than.tzinfo is None:
         message = "older_than needs a time zone, as in datetime.now(UTC)"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise validation_error(message)
     found: list[tuple[TaskLogStore, str]] = []
     for session_id in _session_ids(wal_dir):
         store = TaskLogStore(wal_dir, session_id, project_dir=project_dir)

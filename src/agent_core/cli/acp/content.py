@@ -19,7 +19,7 @@ from acp.schema import (
     TextContentBlock,
 )
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import validation_error
 from agent_core.mcp.toolsets import McpHttp, McpStdio, McpToolset
 from agent_core.text import visible
 from agent_core.text.content import mark_content
@@ -74,11 +74,13 @@ def _part(block: PromptBlock) -> ContentBlock:
             kind = resource.mime_type or ""
             if kind.startswith("image/") or kind in _DOCUMENTS:
                 return ImageBlock(mime_type=kind, data=resource.blob)
-            raise _refused(f"the resource {resource.uri} is {kind or 'of no type'}, and no text")
+            raise validation_error(
+                f"the resource {resource.uri} is {kind or 'of no type'}, and no text"
+            )
         case EmbeddedResourceContentBlock(resource=resource):
             return TextBlock(text=_embedded(resource.uri, resource.text))
         case AudioContentBlock():
-            raise _refused("audio cannot be sent")
+            raise validation_error("audio cannot be sent")
         case _:
             assert_never(block)
 
@@ -106,7 +108,7 @@ def absolute_path(path: str) -> Path:
     """
     folder = Path(path)
     if not folder.is_absolute() or "\0" in path:
-        raise _refused(f"cwd is an absolute path, not {path!r}")
+        raise validation_error(f"cwd is an absolute path, not {path!r}")
     return folder
 
 
@@ -118,7 +120,7 @@ def existing_folder(path: str) -> Path:
     """
     folder = absolute_path(path)
     if not folder.is_dir():
-        raise _refused(f"there is no folder {path}")
+        raise validation_error(f"there is no folder {path}")
     return folder
 
 
@@ -142,10 +144,8 @@ def _toolset(server: AnyServer) -> McpToolset:
             headers = {each.name: each.value for each in server.headers}
             return McpHttp(name, server.url, headers=headers, transport=transport)
         case AcpMcpServer():
-            raise _refused(f"the MCP server {server.name} is reached through the editor only")
+            raise validation_error(
+                f"the MCP server {server.name} is reached through the editor only"
+            )
         case _:
             assert_never(server)
-
-
-def _refused(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

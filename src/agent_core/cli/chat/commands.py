@@ -24,7 +24,7 @@ from agent_core.cli.placed import placed_model
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
-from agent_core.errors import AgentCoreError, ErrorCode, describe_error
+from agent_core.errors import describe_error, validation_error
 from agent_core.history.figures import format_age
 from agent_core.history.reading import output_text
 from agent_core.history.words import denial
@@ -125,7 +125,7 @@ class SlashCommands:
             return None
         own = await asyncio.to_thread(self.own.find, name)
         if own is not None and own.problem:
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, _describe_unusable(own))
+            raise validation_error(_describe_unusable(own))
         return own
 
     def include(self, text: str) -> bool:

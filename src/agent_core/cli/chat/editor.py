@@ -16,7 +16,7 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.terminal import Style
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import closing_lock, try_lock
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, validation_error
 from agent_core.history.words import ending_of
 from agent_core.opening import open_descriptor
 from agent_core.text import visible
@@ -68,23 +68,23 @@ async def _edit(chat: Chat, text: str) -> str:
     """
     command = find_editor(os.environ)
     if command is None:
-        raise _unusable("no editor was found; set $VISUAL or $EDITOR")
+        raise validation_error("no editor was found; set $VISUAL or $EDITOR")
     home = chat.setup.writable_home
     try:
         with _draft_file(home and home / DRAFTS, text) as path:
             async with chat.line.left_to_program(), _left_alone(chat):
                 code = await _run(command, path, chat)
             if code:
-                raise _unusable(_describe_failure(command, code))
+                raise validation_error(_describe_failure(command, code))
             with os.fdopen(open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
                 content = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise _unusable(f"the draft cannot be edited: {error.strerror or error}") from error
+        raise validation_error(f"the draft cannot be edited: {error.strerror or error}") from error
     if len(content) > _MOST_BYTES:
-        raise _unusable(f"the edited text has more than {_MOST_BYTES:,} bytes")
+        raise validation_error(f"the edited text has more than {_MOST_BYTES:,} bytes")
     decoded = DecodedText.approximate(content)
     if decoded is None:
-        raise _unusable("the editor has left no text")
+        raise validation_error("the editor has left no text")
     edited = decoded.text if "\r" in text else decoded.text.replace("\r\n", "\n")
     return edited if text.endswith("\n") else edited.removesuffix("\n")
 
@@ -92,10 +92,6 @@ async def _edit(chat: Chat, text: str) -> str:
 def _describe_failure(command: str, code: int) -> str:
     shown = visible(command, one_line=True)
     return f"the editor {shown} ended with {ending_of(code)}"
-
-
-def _unusable(message: str) -> AgentCoreError:
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
 @contextmanager
@@ -163,7 +159,7 @@ async def _run(command: str, path: Path, chat: Chat) -> int:
     except (OSError, ValueError) as error:
         shown = visible(command, one_line=True)
         message = f"the editor {shown} cannot be started; set $VISUAL or $EDITOR"
-        raise _unusable(message) from error
+        raise validation_error(message) from error
     leaving, ending = asyncio.create_task(chat.left()), asyncio.create_task(child.wait())
     try:
         await asyncio.wait({leaving, ending}, return_when=asyncio.FIRST_COMPLETED)

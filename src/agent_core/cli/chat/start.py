@@ -38,7 +38,7 @@ from agent_core.cli.setup import (
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.wishes import finish_wishes
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, StorageError, validation_error
 from agent_core.redaction import Redactor
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
@@ -204,7 +204,7 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
 
             project = conversation.setup.project
             message = await describe_no_session(runtime, project, "begin one")
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
     elif session_id is not None:
         runtime.session(session_id)  # checks the id
         try:

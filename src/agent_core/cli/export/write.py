@@ -14,7 +14,7 @@ from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.options import Options
 from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import OutputClosedError, Terminal
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, validation_error
 from agent_core.history.reading import read_history
 from agent_core.opening import read_text, refuse_database
 from agent_core.text import Clean, visible
@@ -134,7 +134,7 @@ def _name(name: str, place: Path) -> None:
 
 def _refused(place: Path, why: str) -> AgentCoreError:
     message = f"{place} cannot be written: {why}"
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return validation_error(message)
 
 
 def _print(data: bytes) -> None:

@@ -49,7 +49,13 @@ from agent_core.cli.mcp_server.tools import (
 )
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError, describe_error
+from agent_core.errors import (
+    AgentCoreError,
+    ErrorCode,
+    StorageError,
+    describe_error,
+    validation_error,
+)
 from agent_core.loading import installed_version
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import UnattendedError
@@ -220,10 +226,10 @@ class AgentServer:
         mode = given.mode or self._mode
         if _MODES.index(mode) > _MODES.index(self._mode):
             message = f"mode: this server was started with {self._mode}, which is narrower"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         if given.model is not None and given.model not in self._models:
             message = f"model: the settings know {', '.join(self._models)}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         return RunOptions(
             model=None if given.model is None else self._models[given.model],
             permission_mode=mode,
@@ -385,7 +391,7 @@ class AgentServer:
         if decision not in decisions_of(question.request):
             takes = ", ".join(decisions_of(question.request))
             message = f"{decision} is no answer to {given.approval_id}, which takes {takes}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         runtime = await self._projects.home_of(question.session_id)
 
         async def answer() -> Any:

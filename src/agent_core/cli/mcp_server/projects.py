@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent_core.api import AgentRuntime
 from agent_core.cli.setup import open_runtime, read_command_setup
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, validation_error
 from agent_core.permissions import PermissionCallback
 from agent_core.storage.rows import session_not_found
 
@@ -87,7 +87,7 @@ class ServedProjects:
         if not is_folder:
             places = ", ".join(map(str, self.folders))
             message = f"there is no such folder to work in; this server works in {places}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise validation_error(message)
         return found
 
     def holds(self, folder: Path) -> bool:

@@ -6,6 +6,7 @@ flask --app examples/recipes/flask_service run
 import os
 
 from flask import Flask, request
+from pydantic import BaseModel, ValidationError
 
 from agent_core import AgentCoreError, AgentRuntime, ErrorCode, tool
 
@@ -16,6 +17,11 @@ app = Flask(__name__)
 runtime = AgentRuntime(model=MODEL)
 
 
+class Question(BaseModel):
+    message: str
+    session: str
+
+
 @tool(permission="readonly")
 def stock(item: str) -> int:
     """Return the number of items left."""
@@ -24,9 +30,14 @@ def stock(item: str) -> int:
 
 @app.post("/ask")
 def ask() -> dict[str, str]:
-    asked = request.get_json()
-    result = runtime.run_sync(asked["message"], asked["session"], tools=[stock])
+    asked = Question.model_validate_json(request.get_data())
+    result = runtime.run_sync(asked.message, asked.session, tools=[stock])
     return {"answer": result.text, "session": result.session_id}
+
+
+@app.errorhandler(ValidationError)
+def refuse_body(error: ValidationError) -> tuple[dict[str, str], int]:
+    return {"error": str(error)}, 400
 
 
 @app.errorhandler(AgentCoreError)

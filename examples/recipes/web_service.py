@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -29,6 +30,15 @@ MODEL = os.environ.get("MODEL", "openai:gpt-5-mini")
 PAGE = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
 STATUS = {ErrorCode.VALIDATION_ERROR: 400, ErrorCode.RUN_NOT_FOUND: 404}
 questions: dict[str, asyncio.Future[bool]] = {}
+
+
+class Message(BaseModel):
+    message: str
+    session: str
+
+
+class Answer(BaseModel):
+    allow: bool
 
 
 @tool
@@ -55,15 +65,16 @@ async def page(_: Request) -> Response:
 
 
 async def start(request: Request) -> Response:
-    asked = await request.json()
+    asked = Message.model_validate_json(await request.body())
     handle = await runtime.start(
-        asked["message"], asked["session"], instructions="You write mails.", tools=[send_mail]
+        asked.message, asked.session, instructions="You write mails.", tools=[send_mail]
     )
     return JSONResponse({"run_id": handle.run_id})
 
 
 async def events(request: Request) -> Response:
-    after = int(request.headers.get("last-event-id", 0))
+    seen = request.headers.get("last-event-id", "0")
+    after = int(seen) if seen.isdecimal() else -1  # which attach refuses
     handle = await runtime.attach(request.path_params["run_id"], after)
 
     async def shown() -> AsyncIterator[str]:
@@ -82,17 +93,17 @@ async def cancel(request: Request) -> Response:
 
 
 async def answer(request: Request) -> Response:
-    allowed = (await request.json())["allow"]
+    given = Answer.model_validate_json(await request.body())
     question = questions.get(request.path_params["request_id"])
     if question is None or question.done():
         return Response("nobody asks that", status_code=404)
-    question.set_result(allowed is True)
+    question.set_result(given.allow)
     return Response(status_code=204)
 
 
 async def refuse(_: Request, error: Exception) -> Response:
-    assert isinstance(error, AgentCoreError)
-    return JSONResponse({"error": str(error)}, status_code=STATUS.get(error.code, 500))
+    status = STATUS.get(error.code, 500) if isinstance(error, AgentCoreError) else 400
+    return JSONResponse({"error": str(error)}, status_code=status)
 
 
 @asynccontextmanager
@@ -103,7 +114,7 @@ async def lifespan(_: Starlette) -> AsyncGenerator[None]:
 
 app = Starlette(
     lifespan=lifespan,
-    exception_handlers={AgentCoreError: refuse},
+    exception_handlers={AgentCoreError: refuse, ValidationError: refuse},
     routes=[
         Route("/", page),
         Route("/runs", start, methods=["POST"]),

@@ -121,10 +121,15 @@ Event = tuple[str | None, str, dict[str, Any]]
 
 @asynccontextmanager
 async def service(
-    home: Home, project: Path, model: ModelServer, *, is_killed: bool = False
+    home: Home,
+    project: Path,
+    model: ModelServer,
+    *,
+    app: str = "web_service:app",
+    is_killed: bool = False,
 ) -> AsyncGenerator[ClientSession]:
     """The web service in a process of its own, and a client of it."""
-    command = ["-m", "uvicorn", "--app-dir", str(RECIPES), "--port", "0", "web_service:app"]
+    command = ["-m", "uvicorn", "--app-dir", str(RECIPES), "--port", "0", app]
     server = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=project, env=environment(home, model), stderr=PIPE
     )
@@ -448,6 +453,59 @@ def test_inspect_evaluates_an_agent(home: Home, project: Path) -> None:
     assert lamps.startswith("C [('user', 'How many lamps are left?'), ('assistant', ")
     assert lamps.endswith("('tool', '12'), ('assistant', 'There are 12.')]")
     assert chairs.startswith("I ")
+
+
+BODIES = [b"", b"{", b"[]", b"3", b'{"message": 3, "session": "s1"}', b'{"message": "x"}']
+
+
+async def test_a_bad_request_is_the_clients_fault(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([]) as model:
+        async with service(home, project, model) as client:
+            statuses = list[int]()
+            for path in ("/runs", "/questions/req_1"):
+                for body in BODIES:
+                    async with client.post(path, data=body) as done:
+                        assert "error" in await done.json()
+                        statuses.append(done.status)
+            odd = {"message": "x", "session": "no such id!"}
+            async with client.post("/runs", json=odd) as done:
+                statuses.append(done.status)
+            for last_id in ("x", "-1", "²"):
+                async with client.get(
+                    "/runs/run_1/events", headers={"Last-Event-ID": last_id}
+                ) as r:
+                    statuses.append(done.status)
+            assert set(statuses) == {400}
+            async with client.get("/runs/run_1/events") as done:
+                assert done.status == 404
+
+
+async def test_one_process_of_fastapi_streams_and_ends_what_nobody_reads(
+    home: Home, project: Path
+) -> None:
+    order = '{"item": "lamp", "number": 2}'
+    script = [calls("stock", item="lamp"), "Twelve lamps.", order, Hangs(text="Once"), "Yes."]
+    said = {"text": "How many?", "chat": "c1"}
+    with ModelServer.in_thread(script) as model:
+        async with service(home, project, model, app="fastapi_chat:app") as client:
+            async with client.post("/chat", json=said) as done:
+                assert (await done.text(), done.status) == ("Twelve lamps.", 200)
+            async with client.post("/orders", json=said) as done:
+                assert await done.json() == json.loads(order)
+            async with client.post("/chat", json=said) as leaves:
+                assert await leaves.content.readexactly(3) == b"Onc"
+                run_id = leaves.headers["Run-Id"]
+            async with client.post("/chat", json=said) as done:  # waits for the end of the other
+                assert await done.text() == "Yes."
+            async with client.post(f"/runs/{run_id}/cancel") as done:
+                assert await done.json() == "cancelled"
+            async with client.post("/chat", json={"text": "x"}) as done:
+                assert done.status == 422
+            async with client.post("/chat", json={"text": "", "chat": "c1"}) as done:
+                assert done.status == 400
+            async with client.post("/runs/run_1/cancel") as done:
+                assert done.status == 404
+        model.assert_complete()
 
 
 @pytest.mark.parametrize("program", sorted(RECIPES.glob("*.py")), ids=lambda file: file.stem)

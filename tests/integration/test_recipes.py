@@ -473,7 +473,7 @@ async def test_a_bad_request_is_the_clients_fault(home: Home, project: Path) -> 
             for last_id in ("x", "-1", "²"):
                 async with client.get(
                     "/runs/run_1/events", headers={"Last-Event-ID": last_id}
-                ) as r:
+                ) as done:
                     statuses.append(done.status)
             assert set(statuses) == {400}
             async with client.get("/runs/run_1/events") as done:

@@ -69,6 +69,7 @@ _CHANGING: Sequence[tuple[str, str]] = (
     (r"\b(sess|run|req|agent|node|evt|call|task|step|grant)_[0-9a-f]{8,}", r"\1_ID"),
     (r"\b\d+(\.\d+)? (ms|s)\b", "N s"),
     (r"\b\d+ m \d+ s\b", "N s"),
+    (r"(?<=http://127\.0\.0\.1:)\d{5}\b", "10000"),
     (r"\bnow {6}|\b\d min ago", "N min ago"),
     ("[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]", "⠿"),
 )

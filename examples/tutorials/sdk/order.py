@@ -1,6 +1,7 @@
 """Let an agent change something, and ask the owner first."""
 
 import asyncio
+import signal
 
 from shop import MODEL, SHELF, stock
 
@@ -29,4 +30,5 @@ async def main() -> None:
         print(result.text)
 
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the program, also at a question
 asyncio.run(main())

@@ -19,7 +19,7 @@ from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode, StorageError, validation_error
 from agent_core.permissions.questions import describe_answer
 from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
-from agent_core.text import Clean, lines_of_diff, visible
+from agent_core.text import Clean, lines_of_diff, listed, visible
 from agent_core.types import ApprovalRecord, Decision, PermissionRequest, RunStatus
 
 _DECISIONS = {
@@ -151,7 +151,7 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
         if len(every) == 1:
             return every[0]
         if every:
-            ids = ", ".join(each.request_id for each in every[:5])
+            ids = listed([each.request_id for each in every])
             message = (
                 f"several questions have ids that begin with {prefix}: {ids}; nothing was answered"
             )

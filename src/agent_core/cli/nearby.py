@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.setup import read_command_setup
+from agent_core.cli.terminal import Style
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.text import noun, plural, visible
 
@@ -49,8 +50,10 @@ async def resolve_session(runtime: AgentRuntime, prefix: str) -> str:
         raise
 
 
-async def describe_new_session(runtime: AgentRuntime, session_id: str) -> str:
-    """Return a line about a session that begins under this id; empty if there is one.
+async def describe_new_session(runtime: AgentRuntime, session_id: str) -> tuple[str, Style]:
+    """Return a line about a session that begins under this id, and its style.
+
+    The line is empty if there is such a session, and a warning if the id is nearly another one.
 
     Only an id that begins with `sess_`, as those that are made for sessions do, may be shortened.
     """
@@ -59,11 +62,12 @@ async def describe_new_session(runtime: AgentRuntime, session_id: str) -> str:
     except StorageError:
         found = None
     except AgentCoreError:  # several begin so
-        return ""
+        return "", Style.DIM
     if found == session_id or (found and session_id.startswith(_MADE)):
-        return ""
+        return "", Style.DIM
     near = "" if found else await _near(runtime, session_id)
-    return f"new session {visible(session_id, one_line=True)}{near}"
+    line = f"new session {visible(session_id, one_line=True)}{near}"
+    return line, Style.WARN if near else Style.DIM
 
 
 async def _near(runtime: AgentRuntime, written: str) -> str:

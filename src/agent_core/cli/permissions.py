@@ -21,7 +21,7 @@ from agent_core.config.paths import Setup
 from agent_core.config.rules import PermissionRule
 from agent_core.errors import validation_error
 from agent_core.runtime.permission_rules import load_rules
-from agent_core.text import Clean, visible
+from agent_core.text import Clean, listed, visible
 from agent_core.text.json_text import JsonObject
 from agent_core.text.shell import command_line
 from agent_core.tools.workspace import PathPolicy
@@ -262,7 +262,7 @@ async def _named(runtime: AgentRuntime, prefix: str) -> str:
     if prefix in ids or not found:
         return prefix
     if len(found) > 1:
-        message = f"{prefix} begins several ids: {', '.join(found[:5])}; nothing was forgotten"
+        message = f"{prefix} begins several ids: {listed(found)}; nothing was forgotten"
         raise validation_error(message)
     return found[0]
 

@@ -183,19 +183,21 @@ class Shown(Struct, dict=True):
     on_event: "Callable[[RuntimeEvent], Awaitable[None]] | None" = None
     notifier: "Notifier | None" = None
 
-    def begun(self, handle: "RunHandle", server: str = "", new: str = "") -> None:
+    def begun(
+        self, handle: "RunHandle", server: str = "", new: tuple[str, Style] | None = None
+    ) -> None:
         """Show which session this is.
 
         Args:
             handle: the run.
             server: a line about the server of the model.
-            new: a line about a session that begins under a given id.
+            new: a line about a session that begins under a given id, and its style.
         """
         if self.events is not None:
             self.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
         self.session_id = handle.session_id
-        if new:
-            self.terminal.line(new, Style.WARN)
+        if new and new[0]:
+            self.terminal.line(*new)
         else:
             self.view.session(handle.session_id)
         if server:
@@ -450,10 +452,10 @@ async def _denied(
     ]
 
 
-async def _describe_new(runtime: "AgentRuntime", options: Options) -> str:
-    """Return a line about a session that begins under the id of `--session-id`; empty otherwise."""
+async def _describe_new(runtime: "AgentRuntime", options: Options) -> tuple[str, Style] | None:
+    """Return a line about a session that begins under the id of `--session-id`, and its style."""
     if options.command != "run" or options.session_id is None:
-        return ""
+        return None
     from agent_core.cli.nearby import describe_new_session  # noqa: PLC0415 - few runs name one
 
     return await describe_new_session(runtime, options.session_id)

@@ -240,7 +240,7 @@ def summary_of(text: str) -> str:
     """
     summary = join_surrogates(_find_summary(unfenced(text).strip()) or "").strip()
     if len(summary) + 2 * _count_dense(summary) < _LEAST_CHARS or not _is_prose(summary):
-        message = f"the compact agent answered without a summary: {summary[:40]!r}"
+        message = f"the compact agent answered without a summary: {short_line(summary, 200)!r}"
         raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
     return summary
 

@@ -1,7 +1,7 @@
 """Pure functions on text that several packages use."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 Clean = Callable[[str], str]
@@ -21,9 +21,15 @@ def one_line(text: str) -> str:
 
 
 def short_line(text: str, limit: int) -> str:
-    """Return `text` on one line of at most `limit` characters, with `…` where it is cut."""
+    """Return `text` on one line of at most `limit` characters; `…` follows the last whole word.
+
+    A long word, such as a path, is cut inside.
+    """
     line = " ".join(text[: 4 * limit].split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    if len(line) <= limit:
+        return line
+    words = line[:limit].rpartition(" ")[0]
+    return f"{words if len(words) > 3 * limit // 4 else line[: limit - 1]}…"
 
 
 def gist_of_arguments(arguments: Mapping[str, Any]) -> str:
@@ -99,6 +105,12 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
     match = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {prefix}{match[0]}?)" if match else ""
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return names with commas, at most so many, and how many there are beyond them."""
+    more = [f"{len(names) - most:,} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -6,7 +6,15 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
-from agent_core.text import bounded_line, first_words, plural, shortened, without_code
+from agent_core.text import (
+    bounded_line,
+    first_words,
+    listed,
+    plural,
+    short_line,
+    shortened,
+    without_code,
+)
 from tables import together
 
 
@@ -36,6 +44,18 @@ def test_a_number_has_the_noun_that_it_takes() -> None:
 )
 def test_a_title_is_one_line_of_printable_words(text: str, title: str) -> None:
     assert first_words(text) == title
+
+
+def test_a_line_is_cut_at_a_word_and_says_so() -> None:
+    assert short_line("one two\nthree", 13) == "one two three"
+    assert short_line("one two three", 12) == "one two thr…"
+    assert short_line("fourteen two three", 15) == "fourteen two…"
+    assert short_line("a /long/path/to/a/file", 12) == "a /long/pat…"
+
+
+def test_names_beyond_the_most_are_counted() -> None:
+    assert listed(["a", "b"], 2) == "a, b"
+    assert listed(["a", "b", "c", "d"], 2) == "a, b, 2 more"
 
 
 def test_the_hints_for_programs_leave_the_message_of_a_person() -> None:

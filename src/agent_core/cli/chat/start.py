@@ -212,7 +212,7 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
         except StorageError:
             from agent_core.cli.nearby import describe_new_session  # noqa: PLC0415 - rarely needed
 
-            conversation.say(await describe_new_session(runtime, session_id), Style.WARN)
+            conversation.say(*await describe_new_session(runtime, session_id))
             conversation.session_id = session_id
             return
     else:

@@ -24,7 +24,7 @@ from agent_core.redaction.shapes import (
     kind_of_name,
     open_tail,
 )
-from agent_core.text import join_surrogates, noun, visible
+from agent_core.text import common_start, join_surrogates, noun, visible
 from agent_core.types import (
     OPAQUE,
     REDACTED,
@@ -106,12 +106,12 @@ class SecretValues:
         """Yield start, end and marker of the remains of cut values, of at least four characters."""
         for form, shown in self._markers.items():
             for at in _found(form[:SHORTEST_SECRET], text):
-                end = at + _common_length(form, text[at : at + len(form)])
+                end = at + common_start(form, text[at : at + len(form)])
                 if _CUT_BEHIND.match(text, end):
                     yield at, end, shown
             for at in _found(form[-SHORTEST_SECRET:], text):
                 end = at + SHORTEST_SECRET
-                start = end - _common_length(form[::-1], text[max(0, end - len(form)) : end][::-1])
+                start = end - common_start(form[::-1], text[max(0, end - len(form)) : end][::-1])
                 if re.search(_CUT_BEFORE, text[max(0, start - _LONGEST_CUT) : start]):
                     yield start, end, shown
 
@@ -155,12 +155,6 @@ def _parts(value: str) -> Iterator[str]:
 
 def _found(piece: str, text: str) -> Iterator[int]:
     return (found.start() for found in re.finditer(re.escape(piece), text))
-
-
-def _common_length(one: str, other: str) -> int:
-    """Return the number of characters with which both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _spellings(value: str) -> set[str]:

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 from agent_core.errors import AgentCoreError
 from agent_core.git.repository import Repository
-from agent_core.runtime.project_files import ProjectFiles, shown_path
+from agent_core.runtime.project_files import ProjectFiles
 from agent_core.storage.store import SessionStore
+from agent_core.text import readable_name
 from agent_core.types import Node, NodeType
 from agent_core.types.tools import CODE_READERS
 
@@ -85,7 +86,7 @@ class ChangedFiles:
                     self._files.root, round(begin.timestamp() * 1e9), exclude=self._exclude
                 )
             )
-        files = fold_files([*known, *map(shown_path, found)])
+        files = fold_files([*known, *map(readable_name, found)])
         self._latest[path[0].node_id] = path[-1].node_id, files
         self._latest.move_to_end(path[0].node_id)
         if len(self._latest) > _KNOWN_PATHS:

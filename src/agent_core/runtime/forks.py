@@ -14,11 +14,11 @@ from agent_core.disk.folders import remove_tree
 from agent_core.errors import ErrorCode, StorageError, validation_error
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
-from agent_core.runtime.project_files import ProjectFiles, shown_path
+from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_snapshot
 from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
 from agent_core.storage.store import SessionStore
-from agent_core.text import bounded_line, shown_id
+from agent_core.text import bounded_line, readable_name, shown_id
 from agent_core.tools.patch import unified_diff
 from agent_core.tools.text import DecodedText
 from agent_core.types import (
@@ -339,7 +339,7 @@ class Forks:
         )
 
     def _shown(self, files: ProjectFiles, change: "TreeChange") -> FileChange:
-        path = self._redactor.text(shown_path(change.path))
+        path = self._redactor.text(readable_name(change.path))
         diff, note = None, ""
         kinds = {entry.kind.value for entry in (change.before, change.after) if entry}
         if kinds == {"file"} and change.kind.value != "mode":
@@ -387,7 +387,7 @@ def _recorded(files: ProjectFiles, snapshot_id: str, path: str) -> bytes:
 
 def _named(entry: "TreeEntry") -> str:
     if entry.kind.value == "link":
-        return f"link to {shown_path(os.fsdecode(entry.content))}"
+        return f"link to {readable_name(os.fsdecode(entry.content))}"
     return entry.kind.value
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from agent_core.aio import finish_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, validation_error
-from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
+from agent_core.runtime.project_files import FilesAlone, ProjectFiles
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.start_clock import StartClock
 from agent_core.runtime.workspaces import Workspaces, latest_snapshot
@@ -29,6 +29,7 @@ from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.storage.workspaces import MovedMeanwhileError
+from agent_core.text import readable_name
 from agent_core.text.content import without_content
 from agent_core.types import EventType, Node, NodeType, Role, SessionRecord, utc_now
 
@@ -470,17 +471,17 @@ class NodeMoves:
             {*done.left_out, *then.left_out}, key=lambda each: (each.path, each.reason)
         )
         gone = [each for each in left_out if each not in done.left_out]
-        lost = [shown_path(each.path) for each in gone if not each.reason.is_recorded]
+        lost = [readable_name(each.path) for each in gone if not each.reason.is_recorded]
         remarks = [f"No snapshot holds what was there before: {_listed(lost)}."] if lost else []
         return SwitchResult(
             session=moved,
             node_id=move.node_id,
-            restored=[shown_path(path) for path in done.restored],
-            deleted=[shown_path(path) for path in done.deleted],
+            restored=[readable_name(path) for path in done.restored],
+            deleted=[readable_name(path) for path in done.deleted],
             left_out=shown_left_out(left_out),
-            refused=[f"{shown_path(path)} ({why.value})" for path, why in done.refused.items()],
+            refused=[f"{readable_name(path)} ({why.value})" for path, why in done.refused.items()],
             moved_aside=[
-                f"{shown_path(each.path)} -> {shown_path(each.moved_to)}"
+                f"{readable_name(each.path)} -> {readable_name(each.moved_to)}"
                 for each in done.moved_aside
             ],
             snapshot_before=files.before,
@@ -617,14 +618,14 @@ def _conflict(refused: "Mapping[str, Refusal]") -> StorageError:
     }
     reasons: dict[Refusal, list[str]] = {}
     for path, why in sorted(refused.items()):
-        reasons.setdefault(why, []).append(shown_path(path))
+        reasons.setdefault(why, []).append(readable_name(path))
     said = [cures[why].format(_listed(paths)) for why, paths in sorted(reasons.items())]
     return StorageError(
         ErrorCode.PATH_CONFLICT,
         f"nothing was restored. {'. '.join(each[0].upper() + each[1:] for each in said)}",
         details={
-            "paths": [shown_path(path) for path in sorted(refused)],
-            "reasons": {shown_path(path): why.value for path, why in refused.items()},
+            "paths": [readable_name(path) for path in sorted(refused)],
+            "reasons": {readable_name(path): why.value for path, why in refused.items()},
         },
     )
 
@@ -637,7 +638,7 @@ def _listed(paths: Sequence[str]) -> str:
 def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:
     """Describe the paths that no snapshot holds unchanged, each with the reason."""
     return [
-        f"{shown_path(each.path)} ({each.reason.value})"
+        f"{readable_name(each.path)} ({each.reason.value})"
         for each in left_out
         if each.reason.value != "closed"
     ]

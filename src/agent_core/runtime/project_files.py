@@ -19,6 +19,7 @@ from agent_core.disk.locks import closing_lock, try_lock
 from agent_core.disk.unfinished import MOVING, folder_about, is_interrupted
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.opening import open_descriptor
+from agent_core.text import readable_name
 from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:
@@ -431,7 +432,7 @@ class FilesAlone:
             logger.warning("%s is not as snapshot %s has it: %s", self._files.root, before, error)
             return
         if refused:
-            paths = ", ".join(map(shown_path, refused))
+            paths = ", ".join(map(readable_name, refused))
             message = "%s: these files are not as snapshot %s has them: %s"
             logger.warning(message, self._files.root, before, paths)
 
@@ -455,8 +456,3 @@ class FilesAlone:
         """Send a snapshot that the session may name, so that other machines can fetch it."""
         if self._files.shared is not None:
             await asyncio.to_thread(self._files.shared.send, snapshot)
-
-
-def shown_path(path: str) -> str:
-    """Convert a path to text that can be stored and shown; bytes that are not UTF-8 are escaped."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,5 +1,6 @@
 """Pure functions on text that several packages use."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -130,6 +131,17 @@ _SOUNDS_OPEN = r"[AEFHILMNORSX](?![a-z])|(?!uni|use|eu|one)[aeiou]"
 def with_article(word: str) -> str:
     """Return a word, such as the name of a type, with its indefinite article."""
     return f"{'an' if re.match(_SOUNDS_OPEN, word, re.IGNORECASE) else 'a'} {word}"
+
+
+def common_start(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many characters of texts, or lines of lists, both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def readable_name(path: str) -> str:
+    """Return a path as text for storing and showing; bytes that are not UTF-8 are escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def kind_of(value: object) -> str:

@@ -15,9 +15,9 @@ from msgspec import Struct
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import noun, plural, shortened, visible
+from agent_core.text import common_start, noun, plural, shortened, visible
 from agent_core.tools.schema import Arguments
-from agent_core.tools.text import common_start, lines_of
+from agent_core.tools.text import lines_of
 
 _MAX_NAMED = 20
 _MAX_SEARCHED = 10_000

@@ -12,11 +12,12 @@ Western.
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.text import common_start
 
 SAMPLE_BYTES = 65_536
 """Bytes at the beginning of a file that decide its encoding."""
@@ -241,12 +242,6 @@ def lines_of(text: str) -> list[str]:
     """The lines with their ends. Only a newline ends one, as in editors and diffs."""
     *lines, rest = text.split("\n")
     return [f"{line}\n" for line in lines] + ([rest] if rest else [])
-
-
-def common_start(left: Sequence[str], right: Sequence[str]) -> int:
-    """Return how many lines both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _is_nearly_utf_8(body: bytes) -> bool:

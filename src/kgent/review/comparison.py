@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from agent_core.errors import AgentCoreError
 from agent_core.redaction.redactor import walk
+from agent_core.text import readable_name
 from kgent.config.loader import dump_yaml, load_config
 from kgent.config.models import DELIVERABLES
 from kgent.config.portable import KEPT_MODEL, KEPT_SKILLS, placeless_fields
@@ -22,7 +23,7 @@ from kgent.records.logs import TOOLS_FILE
 from kgent.records.transcript import TRANSCRIPT_FILE
 from kgent.review.report import message_blocks, read_answer, read_bytes, read_messages, read_report
 from kgent.runtime.state import ATTEMPTS, RUN_FILE
-from kgent.sandbox.files import describe_file, readable_name
+from kgent.sandbox.files import describe_file
 from kgent.sandbox.manifest import MAX_HASHED_FILE, list_entries
 from kgent.sandbox.workspace import CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE
 

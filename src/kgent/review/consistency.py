@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent_core.config.problems import parse_json
 from agent_core.errors import AgentCoreError
+from agent_core.text import readable_name
 from agent_core.text.json_text import JsonObject
 from kgent.config.models import DELIVERABLES
 from kgent.records.errors import ERRORS_FILE, ErrorRecord
@@ -29,7 +30,7 @@ from kgent.runtime.state import (
     state_text,
 )
 from kgent.sandbox.attempts import COPIES, is_deliverable, log_sizes, read_sandbox_manifest
-from kgent.sandbox.files import describe_file, readable_name
+from kgent.sandbox.files import describe_file
 from kgent.sandbox.manifest import ArtifactManifest, list_entries
 from kgent.sandbox.workspace import ARTIFACT_MANIFEST, LOGS, SANDBOX_MANIFEST
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import AgentCoreError
+from agent_core.text import readable_name
 from agent_core.tools.files import open_file
 from kgent.config.loader import fingerprint_config, load_config
 from kgent.config.portable import KEPT_SKILLS
@@ -41,7 +42,6 @@ from kgent.sandbox.files import (
     NamedRecord,
     describe_file,
     mode_text,
-    readable_name,
 )
 from kgent.sandbox.inputs import INPUTS, InputRecord
 from kgent.sandbox.manifest import (

@@ -12,7 +12,7 @@ from typing import cast
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.errors import ErrorCode
-from agent_core.text import visible
+from agent_core.text import readable_name, visible
 from agent_core.text.json_text import JsonObject
 from agent_core.tools.results import in_own_thread
 from kgent.config.loader import dump_config
@@ -52,7 +52,7 @@ from kgent.runtime.state import (
 )
 from kgent.runtime.task import Continuation, FolderTask, Means, start_texts
 from kgent.sandbox.attempts import draft_deliverables, is_own_entry, keep_attempt, set_aside
-from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, readable_name
+from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER
 from kgent.sandbox.inputs import INPUTS, copy_inputs
 from kgent.sandbox.manifest import SandboxManifest, write_artifact_manifest
 from kgent.sandbox.workspace import (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agent_core.errors import AgentCoreError
 from agent_core.opening import read_beginning, read_bytes
+from agent_core.text import readable_name
 from agent_core.tools.files import open_file
 from kgent.config.models import DELIVERABLES
 from kgent.runtime.state import ATTEMPTS, RUN_FILE, RunState
@@ -23,7 +24,6 @@ from kgent.sandbox.files import (
     RunFiles,
     copy_file,
     name_bytes,
-    readable_name,
 )
 from kgent.sandbox.manifest import ArtifactManifest, SandboxManifest, list_entries
 from kgent.sandbox.workspace import (

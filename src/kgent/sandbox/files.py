@@ -23,6 +23,7 @@ from agent_core.disk.folders import change_mode, open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.opening import open_descriptor
+from agent_core.text import readable_name
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.files import open_file, read_state, replace_file
 from kgent.errors import Record
@@ -43,11 +44,6 @@ _COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FICLONE = 0x40049409  # of linux/fs.h: a file shares the blocks of another
 DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 _APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def readable_name(path: str) -> str:
-    """Return a path for JSON, with bytes that are not UTF-8 as backslash, x and two digits."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def name_bytes(path: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.text import readable_name
 from agent_core.text.json_text import JsonObject
 from agent_core.tools.files import belongs_to_kernel
 from kgent.config.models import InputSpec, KgentConfig
@@ -28,7 +29,6 @@ from kgent.sandbox.files import (
     describe_file,
     mode_text,
     name_bytes,
-    readable_name,
     walk_folder,
 )
 

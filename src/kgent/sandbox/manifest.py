@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import field_serializer
 
 from agent_core.errors import AgentCoreError
+from agent_core.text import readable_name
 from kgent.config.models import DeliverableSpec
 from kgent.errors import Record
 from kgent.records.archive import ARCHIVE
@@ -24,7 +25,6 @@ from kgent.sandbox.files import (
     make_readable,
     mode_text,
     name_bytes,
-    readable_name,
     walk_folder,
 )
 from kgent.sandbox.inputs import INPUTS, InputRecord

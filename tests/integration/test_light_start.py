@@ -24,6 +24,7 @@ OF_OTHER_RUNS = {
     *("importlib.metadata", "zipfile"),
     *("aiohttp", "html", "jsonschema", "rich", "yaml"),
     *("bz2", "email.utils", "mimetypes", "shutil", "tempfile"),
+    *("agent_core.snapshots.restorer", "agent_core.tools.json_schema"),
 }
 """Modules of questions, people, workers, undone messages, functions as tools and services, what
 plugins would be looked for with, and modules that are slow to import and rarely used."""

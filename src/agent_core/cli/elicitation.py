@@ -174,7 +174,7 @@ class TerminalElicitation:
         self, name: str, field: Mapping[str, JsonValue], *, is_required: bool, is_secret: bool
     ) -> JsonObject | ElicitationAnswer:
         """The field with its value, without one if it was left out, or how the form has ended."""
-        from agent_core.tools.schema import SchemaCheck  # noqa: PLC0415 - as the server side
+        from agent_core.tools.schema_check import SchemaCheck  # noqa: PLC0415 - as the server side
 
         choices = _choices(field)
         check = SchemaCheck(

@@ -20,7 +20,7 @@ from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.process import Launcher
 from agent_core.text import shortened
 from agent_core.text.json_text import JsonSchema
-from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.schema_check import SchemaCheck
 
 if TYPE_CHECKING:
     import httpx2

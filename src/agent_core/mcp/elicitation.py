@@ -11,7 +11,7 @@ from agent_core.errors import ToolError
 from agent_core.redaction.shapes import kind_of_name
 from agent_core.text import shortened
 from agent_core.text.json_text import JsonSchema, JsonValue
-from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.schema_check import SchemaCheck
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
 ElicitationCallback = Callable[

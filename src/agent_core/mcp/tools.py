@@ -34,7 +34,7 @@ from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import plain_access
-from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.schema_check import SchemaCheck
 from agent_core.tools.toolsets import ToolFilter, keeps
 from agent_core.types import ToolDefinition, ToolPermission, ToolResult, UserMessage
 

@@ -28,7 +28,7 @@ from agent_core.text.shell import command_line
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
-from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.schema_check import SchemaCheck
 from agent_core.tools.script import check_argv, fill_argv, parse_script, placeholders
 from agent_core.tools.values import storable_text
 from agent_core.tools.workspace import (

@@ -9,7 +9,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import kind_of
 from agent_core.text.json_text import JsonValue
 from agent_core.tools.base import OfferContext, Tool
-from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.schema_check import SchemaCheck
 from agent_core.types import RunIdentity, ToolDefinition
 
 

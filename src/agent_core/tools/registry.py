@@ -26,9 +26,8 @@ from agent_core.tools.base import (
     concurrency_of,
 )
 from agent_core.tools.callables import is_generator
-from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import call
-from agent_core.tools.schema import Arguments, SchemaCheck, read_arguments, shown_schema
+from agent_core.tools.schema import Arguments, read_arguments, shown_schema
 from agent_core.tools.values import storable_facts
 from agent_core.types import (
     FINAL_ANSWER,
@@ -82,6 +81,9 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
     if problem is not None:
         message = f"the handler of {definition.name} cannot be used: {problem}"
         raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+    from agent_core.tools.json_schema import whole_schema  # noqa: PLC0415 - few runs need them
+    from agent_core.tools.schema_check import SchemaCheck  # noqa: PLC0415
+
     check = SchemaCheck(definition.name, definition.input_schema)
     try:
         check.compile()

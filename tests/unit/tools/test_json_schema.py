@@ -16,7 +16,7 @@ from agent_core.mcp.discovery import read_tool
 from agent_core.tools import ToolContext, ToolRegistry
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.output import ExpectedOutput
-from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.schema_check import SchemaCheck
 from agent_core.types import ToolDefinition
 from sweeps import examples
 from tables import together

@@ -7,7 +7,8 @@ import pytest
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.schema import Arguments, SchemaCheck, json_path, model_schema, read_arguments
+from agent_core.tools.schema import Arguments, json_path, model_schema, read_arguments
+from agent_core.tools.schema_check import SchemaCheck
 from tables import together
 
 

@@ -36,7 +36,7 @@ class Outage:
     up: Callable[[], None]
 
 
-@pytest.fixture(params=["refused", "silent"])
+@pytest.fixture
 def outage(request: pytest.FixtureRequest, postgres_server: Server) -> Generator[Outage]:
     server = postgres_server
     if request.param == "refused":
@@ -76,6 +76,9 @@ async def refuses(client: aiohttp.ClientSession, session_id: str) -> None:
     assert (await answer(client, "GET", "/livez"))[0] == 200
 
 
+@pytest.mark.parametrize(
+    "outage", ["refused", pytest.param("silent", marks=pytest.mark.sweep)], indirect=True
+)
 async def test_pages_say_that_the_database_is_down_and_come_back_with_it(
     home: Home, project: Path, outage: Outage
 ) -> None:
@@ -103,6 +106,9 @@ async def test_pages_say_that_the_database_is_down_and_come_back_with_it(
                 assert len(runs["runs"]) == 2  # what was refused was not carried out
 
 
+@pytest.mark.parametrize(
+    "outage", ["silent", pytest.param("refused", marks=pytest.mark.sweep)], indirect=True
+)
 async def test_a_signal_ends_the_server_soon_without_its_database(
     home: Home, project: Path, outage: Outage
 ) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from agent_core.config.models import Config
 from agent_core.context.history import MessageHistory
 from agent_core.context.messages import WindowShares
-from agent_core.storage.rows import session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.text import estimate_text
 from agent_core.types import (
@@ -60,9 +59,7 @@ async def read_context_report(
     Raises:
         StorageError: `session_not_found`.
     """
-    session = await store.session(session_id)
-    if session is None:
-        raise session_not_found(session_id)
+    session = await store.require_session(session_id)
     shares = WindowShares.share_out(config.model, config.context)
     empty = ContextReport(
         session_id=session_id,

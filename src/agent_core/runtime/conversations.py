@@ -19,7 +19,6 @@ from agent_core.opening import read_text
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.storage.given import renamed_nodes
-from agent_core.storage.rows import session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.text import first_words
 from agent_core.text.json_text import JsonValue
@@ -174,9 +173,7 @@ class Conversations:
             known = ", ".join(get_args(MessageFormat))
             message = f"there is no format {form!r} of messages; there are: {known}"
             raise validation_error(message)
-        session = await self._store.session(session_id)
-        if session is None:
-            raise session_not_found(session_id)
+        session = await self._store.require_session(session_id)
         path = await self._store.path(session.active_node_id) if session.active_node_id else []
         path = [await self._with_images(node) for node in path]
         if form == "anthropic":

@@ -18,7 +18,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces
-from agent_core.storage.rows import iso, session_not_found
+from agent_core.storage.rows import iso
 from agent_core.storage.store import SessionStore
 from agent_core.types import CleanupFailure, DeleteSessionResult, ErrorPayload
 
@@ -116,9 +116,7 @@ class Deletions:
             StorageError: `session_not_found`, `session_active`; a note cannot be written.
         """
         await self._runs.require_idle(session_id, cancel_jobs=True)
-        session = await self._store.session(session_id)
-        if session is None:
-            raise session_not_found(session_id)
+        session = await self._store.require_session(session_id)
         snapshots = await self._store.snapshots_of(session_id)
         created_at = iso(session.created_at)
         notes = await asyncio.to_thread(self._take_notes, session_id, created_at, sorted(snapshots))

@@ -16,7 +16,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_snapshot
-from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
+from agent_core.storage.rows import node_not_found, run_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.text import bounded_line, readable_name, shown_id
 from agent_core.tools.patch import unified_diff
@@ -88,7 +88,7 @@ class Forks:
         self, session_id: str, node_id: str | None
     ) -> tuple[SessionRecord, SessionFork]:
         """Return the session as it is now, and the fork at a node, by default its current one."""
-        session = await self._session(session_id)
+        session = await self._store.require_session(session_id)
         node_id = node_id or session.active_node_id
         node = await self._store.node(node_id) if node_id else None
         if node_id is None or node is None or node.session_id != session_id:
@@ -106,7 +106,7 @@ class Forks:
     async def _fork_into(self, into: Path, files: ProjectFiles, fork: SessionFork) -> SwitchResult:
         """Copy the project to another folder, and begin the fork there."""
         session_id, node_id = fork.session_id, fork.node_id
-        session = await self._session(session_id)
+        session = await self._store.require_session(session_id)
         place = await asyncio.to_thread(_new_place, into, files.root)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         existed = await asyncio.to_thread(place.exists)
@@ -226,12 +226,6 @@ class Forks:
                 found.add(run_id)
         return found
 
-    async def _session(self, session_id: str) -> SessionRecord:
-        session = await self._store.session(session_id)
-        if session is None:
-            raise session_not_found(session_id)
-        return session
-
     async def diff(self, before: str, after: str) -> WorkspaceDiff:
         """Return the difference between two states, each named by a node or a snapshot.
 
@@ -267,7 +261,7 @@ class Forks:
         Raises:
             StorageError: `session_not_found`, `run_not_found`, or a snapshot no longer exists.
         """
-        session = await self._session(session_id)
+        session = await self._store.require_session(session_id)
         files = self._workspaces.files_of(session)
         spans: list[tuple[str, str]] = []
         for each in await self._runs_of(session, run_id):

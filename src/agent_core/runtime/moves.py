@@ -26,7 +26,7 @@ from agent_core.runtime.runs import Runs
 from agent_core.runtime.start_clock import StartClock
 from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.owners import Owner
-from agent_core.storage.rows import node_not_found, session_not_found
+from agent_core.storage.rows import node_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.storage.workspaces import MovedMeanwhileError
 from agent_core.text import readable_name
@@ -145,7 +145,7 @@ class NodeMoves:
         Another machine can still move the session; then the move is decided again. A message sent
         meanwhile stops the move, because the user has not seen it.
         """
-        session = await self._session(session_id)
+        session = await self._store.require_session(session_id)
         files = self.files_of(session)
         runs = (await self._store.workspace_state(session_id, files.folder)).runs
         while True:
@@ -518,18 +518,7 @@ class NodeMoves:
             StorageError: `session_not_found`, `session_active`.
         """
         await self._runs.require_idle(session_id)
-        return await self._session(session_id)
-
-    async def _session(self, session_id: str) -> SessionRecord:
-        """Return a session.
-
-        Raises:
-            StorageError: `session_not_found`.
-        """
-        session = await self._store.session(session_id)
-        if session is None:
-            raise session_not_found(session_id)
-        return session
+        return await self._store.require_session(session_id)
 
     async def _why_no_snapshot(self, run_id: str, files: ProjectFiles) -> str | None:
         """Explain why the files were not restored, if the run may have changed some."""

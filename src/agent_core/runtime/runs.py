@@ -39,7 +39,6 @@ from agent_core.runtime.run import Phase, Run, RunProgress, identity_of
 from agent_core.runtime.scheduler import Scheduler
 from agent_core.runtime.table import RunTable
 from agent_core.storage.messages import run_has_ended
-from agent_core.storage.rows import session_not_found
 from agent_core.text import shown_id
 from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
@@ -285,8 +284,7 @@ class Runs:
         """
         if not self._project.setup.config.compact.enabled:
             raise not_summarised()
-        if await self._store.session(session_id) is None:
-            raise session_not_found(session_id)
+        await self._store.require_session(session_id)
         return await self.start(
             None,
             session_id=session_id,

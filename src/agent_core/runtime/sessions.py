@@ -326,10 +326,7 @@ class Sessions:
             message = "a title needs a visible word"
             raise validation_error(message)
         await self._store.rename_session(session_id, words)
-        session = await self._store.session(session_id)
-        if session is None:
-            raise session_not_found(session_id)
-        return session
+        return await self._store.require_session(session_id)
 
     async def resolve_id(self, kind: Kind, prefix: str, *, session_id: str | None = None) -> str:
         """Resolve a unique id prefix of this kind, with or without the kind's own prefix.

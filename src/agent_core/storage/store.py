@@ -53,6 +53,7 @@ from agent_core.storage.rows import (
     clamp,
     find,
     rows_of,
+    session_not_found,
     skip_unreadable,
     storable,
     unstorable,
@@ -457,6 +458,17 @@ class SessionStore:
         """Remember the session's epoch, which later writes to it need."""
         self._epochs[opened.session.session_id] = opened.session.epoch
         return replace(opened, asked_at=asked_at)
+
+    async def require_session(self, session_id: str) -> SessionRecord:
+        """Return a session.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        found = await self.session(session_id)
+        if found is None:
+            raise session_not_found(session_id)
+        return found
 
     async def add_run(
         self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None

@@ -60,7 +60,9 @@ def run(
         )
         server.assert_complete()
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # The fake is at a private address, whose models have no price.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("the price of ")]
+    assert said == []
     return done
 
 

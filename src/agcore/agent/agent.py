@@ -44,6 +44,7 @@ from agcore.tools import (
 )
 from agcore.tools.error import ToolExecutionError
 from agent_core.aio.loops import SharedLoop, require_no_loop
+from agent_core.api.arguments import checks_arguments
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.keywords import lists_keywords
@@ -102,6 +103,7 @@ class RunArgs(TurnArgs[DepsT], Generic[DepsT], total=False):
     model: Model | None
 
 
+@checks_arguments(but=("run", "run_sync", "stream"))
 class Agent(AgentSpec[DepsT, OutputT]):
     """A name, instructions, a model, tools and an answer type.
 
@@ -464,11 +466,12 @@ class Agent(AgentSpec[DepsT, OutputT]):
     ) -> tuple[AgentSession[DepsT, OutputT], TurnArgs[DepsT]]:
         """Open the session of a run, and return it with the options of its turn."""
         given = args.copy()
-        session = self.session(
-            given.pop("session_id", None),
-            conversation=given.pop("conversation", None),
-            model=given.pop("model", None),
-        )
+        with raise_as_agent_error():
+            session = self.session(
+                given.pop("session_id", None),
+                conversation=given.pop("conversation", None),
+                model=given.pop("model", None),
+            )
         return session, cast("TurnArgs[DepsT]", given)
 
 

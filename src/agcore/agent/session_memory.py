@@ -11,6 +11,7 @@ from agcore.agent.error import AgentConfigError, AgentMemoryError, raise_as_agen
 from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, session_prefix
 from agcore.memory.error import InvalidMemoryError, MemoryError, raise_as_memory_error  # noqa: A004 - the toolkit's own
 from agcore.tools import Tool, tool
+from agent_core.api.arguments import checks_arguments
 from agent_core.redaction import Redactor
 from agent_core.types import ToolPermission
 
@@ -29,6 +30,7 @@ def wrap_in_tag(tag: str, text: str, **attributes: str) -> str:
     return "\n".join(filter(None, [f"<{tag}{given}>", harmless, f"</{tag}>"]))
 
 
+@checks_arguments()
 class SessionMemory:
     """Keys and values of one session. Other sessions are not affected.
 

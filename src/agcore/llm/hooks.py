@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 
 from agcore.llm.error import LlmError, OtherLlmError
 from agcore.llm.types import ChatRequest, ChatResponse
+from agent_core.api.arguments import checks_arguments
 from agent_core.callbacks import callback_problem
 from agent_core.redaction import Redactor, log_failure
 from agent_core.text import kind_of
@@ -95,6 +96,7 @@ class Hook(Protocol):
         ...
 
 
+@checks_arguments(but=("register",))
 class HookExecutor:
     """Calls the hooks of an event, in the order of their registration."""
 
@@ -117,8 +119,10 @@ class HookExecutor:
         Raises:
             LlmError: `Other`; it has no method `execute`, or there is no such event.
         """
-        if event not in frozenset(HookEvent):
+        if not isinstance(event, str) or event not in frozenset(HookEvent):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
             raise OtherLlmError(f"there is no event {event!r}; the events are in HookEvent")
+        if not isinstance(guard, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
+            raise OtherLlmError(f"guard is True or False, not {kind_of(guard)}")
         execute = getattr(hook, "execute", None)
         if isinstance(hook, type) or callback_problem(execute, "context", needs_async=True):
             what = f"the class {hook.__name__}" if isinstance(hook, type) else kind_of(hook)

@@ -34,6 +34,7 @@ from agcore.llm.types import (
     ModelSettings,
 )
 from agent_core.aio import TaskStream
+from agent_core.api.arguments import checks_arguments
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.loop.model_turn import require_native
@@ -95,6 +96,7 @@ class SecretSource(Protocol):
         ...
 
 
+@checks_arguments(constructor=True)
 class ProviderRegistry:
     """Providers by name. The first one registered is the default until another is chosen."""
 

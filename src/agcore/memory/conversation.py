@@ -14,6 +14,7 @@ from agcore.memory.error import MemoryError, raise_as_memory_error  # noqa: A004
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem, session_prefix
 from agent_core.aio.loops import LoopLock
+from agent_core.api.arguments import checks_arguments
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.redaction import Redactor
 
@@ -54,6 +55,7 @@ class ConversationMemoryConfig:
         return cls(strategy=MemoryStrategy.FULL)
 
 
+@checks_arguments(constructor=True)
 class ConversationMemory:
     """The messages of one session, kept in a store that any number of writers may share.
 

@@ -27,6 +27,7 @@ from agcore.memory.types import (
     MemoryItem,
 )
 from agent_core.aio.loops import running_loop
+from agent_core.api.arguments import checks_arguments
 from agent_core.errors import AgentCoreError, ConfigError, StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.sql import Connection, Cursor, Job
@@ -79,6 +80,7 @@ class _TakenError(Exception):
     """An id of new items is in use."""
 
 
+@checks_arguments()
 class ItemTable(ABC):
     """A memory store in a table, independent of what runs its jobs.
 

@@ -15,6 +15,7 @@ from agcore.memory.page_index import KNOWLEDGE_PREFIX
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem
 from agcore.memory.words import Words, dice, words_of
+from agent_core.api.arguments import checks_arguments
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.types import Frozen, UtcDatetime, new_id, utc_now
 
@@ -53,6 +54,7 @@ class KnowledgePage(Frozen):
         )
 
 
+@checks_arguments(constructor=True)
 class KnowledgeStore:
     """Pages in a memory store.
 

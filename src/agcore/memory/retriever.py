@@ -15,6 +15,7 @@ from agcore.memory.knowledge import KnowledgeStore, ScoredItem
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem
 from agent_core.aio.loops import LoopLock
+from agent_core.api.arguments import checks_arguments
 from agent_core.callbacks import check_callback, result_of
 
 Embed = Callable[[list[str]], Any]
@@ -47,6 +48,7 @@ class RetrievalResult:
     items: list[ScoredItem]
 
 
+@checks_arguments(constructor=True)
 class MemoryRetriever:
     """Searches a knowledge store.
 

@@ -6,11 +6,13 @@ from typing import Self
 from agcore.llm import ChatMessage, ChatRole
 from agcore.prompt.error import PromptError
 from agcore.prompt.templates import PromptTemplate, PromptTemplateRegistry, Values
+from agent_core.api.arguments import checks_arguments
 from agent_core.types import ContentBlock, TextBlock, ToolResultBlock
 
 _INSTRUCTIONS = frozenset({ChatRole.SYSTEM, ChatRole.DEVELOPER})
 
 
+@checks_arguments(constructor=True)
 class PromptComposer:
     """Builds messages in a chain: `PromptComposer().system("…").user("…").compose()`.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from agcore.prompt.error import PromptDepthError, PromptError
+from agent_core.api.arguments import checks_arguments
 from agent_core.opening import read_text
 from agent_core.providers.jsontext import dump_text
 
@@ -115,6 +116,7 @@ class PromptTemplate:
         return list(dict.fromkeys(_paths(self.nodes)))
 
 
+@checks_arguments(constructor=True)
 class PromptTemplateRegistry:
     """Templates by name; they may include one another."""
 

@@ -21,6 +21,7 @@ from agcore.tools.error import (
 )
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
+from agent_core.api.arguments import checks_arguments
 from agent_core.errors import (
     ArgumentError,
     ConfigError,
@@ -174,6 +175,7 @@ class ToolOutcome:
         return self.value
 
 
+@checks_arguments(but=("register", "invoke"), constructor=True)
 class ToolRegistry:
     """The tools of an agent. Takes `BaseTool`s and the engine's tools alike.
 
@@ -315,6 +317,11 @@ class ToolRegistry:
         Raises:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
         """
+        if not isinstance(cast("object", name), str):
+            raise InvalidArgumentsError(str(name), f"name is a text, not {kind_of(name)}")
+        if timeout_s is not None and not isinstance(cast("object", timeout_s), int | float):
+            message = f"timeout_s is a number or None, not {kind_of(timeout_s)}"
+            raise InvalidArgumentsError(name, message)
         if not isinstance(cast("object", arguments), Mapping):
             what = kind_of(arguments)
             raise InvalidArgumentsError(name, f"the arguments of {name} are {what}; pass a dict")

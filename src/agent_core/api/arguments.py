@@ -25,6 +25,7 @@ _WORDS: Mapping[type, str] = {
     Path: "a path",
     Sequence: "a list",
     Collection: "a list",
+    Iterable: "a list",
     Mapping: "a dict",
     cast("type", Callable): "a function",
     datetime: "a datetime",
@@ -160,8 +161,10 @@ def _read(annotation: Any) -> _Expected | None:
         elif inner in {Sequence, Collection}:
             kinds.append(inner)
             items = str if get_args(part) == (str,) else None
-        elif inner in {Mapping, Callable}:
+        elif inner in {Iterable, Mapping, Callable}:
             kinds.append(inner)
+        elif getattr(part, "_is_protocol", False):
+            return None
         elif isinstance(part, type) and inner is None and part not in {Any, object}:
             kinds += [part, str] if issubclass(part, Enum) and issubclass(part, str) else [part]
         else:
@@ -176,7 +179,8 @@ def not_a_flag(name: str, value: object) -> AgentCoreError:
 
 def _wrong_type(name: str, expected: _Expected, value: object) -> AgentCoreError:
     given = repr(value) if expected.choices and isinstance(value, str) else kind_of(value)
-    if expected.items is not None and isinstance(value, expected.kinds):
+    is_list = isinstance(value, expected.kinds) and not isinstance(value, str | bytes | bool)
+    if expected.items is not None and is_list:
         items = cast("Collection[object]", value)
         wrong = next(each for each in items if not isinstance(each, expected.items))
         given = f"one that holds {kind_of(wrong)}"

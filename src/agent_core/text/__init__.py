@@ -101,11 +101,16 @@ def fit_lines(lines: Iterable[str], room: int) -> str:
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return ` (did you mean …?)` with the nearest known word, or an empty string."""
+    """Return ` (did you mean …?)` with the nearest known word, or an empty string.
+
+    A word of the same letters is nearer than one with a letter less: `modle` is `model`.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only for names that are wrong
 
-    match = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {prefix}{match[0]}?)" if match else ""
+    matches = get_close_matches(word, list(known), n=5, cutoff=0.6)
+    swapped = (match for match in matches if sorted(match) == sorted(word))
+    match = next(swapped, next(iter(matches), None))
+    return f" (did you mean {prefix}{match}?)" if match is not None else ""
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -10,6 +10,7 @@ from agent_core.text import (
     bounded_line,
     first_words,
     listed,
+    nearest,
     plural,
     short_line,
     shortened,
@@ -51,6 +52,12 @@ def test_a_line_is_cut_at_a_word_and_says_so() -> None:
     assert short_line("one two three", 12) == "one two thr…"
     assert short_line("fourteen two three", 15) == "fourteen two…"
     assert short_line("a /long/path/to/a/file", 12) == "a /long/pat…"
+
+
+def test_swapped_letters_are_nearer_than_a_missing_one() -> None:
+    assert nearest("modle", ["mode", "model"]) == " (did you mean model?)"
+    assert nearest("mod", ["mode", "model"], "/") == " (did you mean /mode?)"
+    assert nearest("xyz", ["mode", "model"]) == ""
 
 
 def test_names_beyond_the_most_are_counted() -> None:

@@ -134,7 +134,8 @@ async def test_a_wrong_type_is_refused_with_its_name(tmp_path: Path) -> None:
     for owner, method, name, value in CASES:
         function = getattr(made[owner], method)
         required = [each.name for each in parameters_of(function) if each.default is each.empty]
-        given = {each: FITTING.get(each, "x") for each in required} | {name: WRONG[value][0]}
+        fitting = FITTING if owner is not KnowledgeStore else {**FITTING, "content": "x"}
+        given = {each: fitting.get(each, "x") for each in required} | {name: WRONG[value][0]}
         case = f"{owner.__name__}.{method}({name}={value})"
         try:
             answer = function(**given)
@@ -177,9 +178,10 @@ async def test_a_part_of_a_wrong_type_is_refused_before_the_model_is_asked(name:
 
 def test_lists_of_permissions_are_names() -> None:
     assert PermissionConfig(allowed={"a"}).allowed == frozenset({"a"})  # type: ignore[arg-type]
-    for wrong in ({"allowed": "a"}, {"denied": 3}, {"denied": [3]}, {"rules": {}}):
+    wrongs: list[dict[str, Any]] = [{"allowed": "a"}, {"denied": 3}, {"denied": [3]}, {"rules": {}}]
+    for wrong in wrongs:
         with pytest.raises(AgentCoreError, match=next(iter(wrong))):
-            PermissionConfig(**wrong)  # type: ignore[arg-type]
+            PermissionConfig(**wrong)
 
 
 def test_a_session_needs_a_bundle() -> None:

@@ -1,7 +1,7 @@
 """Requests of OpenAI's interfaces, read as a message and options of a run."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -184,7 +184,7 @@ def options_of(
     return RunOptions(
         agent=None if body.model == MAIN else body.model,
         instructions="\n\n".join(texts) or None,
-        history=said.history or (),  # pyright: ignore[reportArgumentType] - it is read already
+        history=cast("Any", said.history or ()),  # it is read already
         output_type=output,
         temperature=body.temperature,
         seed=seed,

@@ -171,7 +171,7 @@ async def test_an_answer_without_what_the_run_needs_is_refused_and_with_it_the_r
                 assert lacking <= set(caught.value.details["options"])
             assert await is_untouched(made, handle)
         handed = options_of(shop, name, provider)
-        again = await made.answer(request_id, decision, **handed)  # type: ignore[arg-type]
+        again: RunHandle[Any] = await made.answer(request_id, decision, **handed)  # type: ignore[arg-type]
         assert await again.wait() is RunStatus.COMPLETED, again.error
         assert again.result_text == "done"
         is_denied = decision == "deny"

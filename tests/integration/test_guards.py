@@ -504,7 +504,7 @@ async def test_what_is_no_guard_is_refused(made: AgentRuntime) -> None:
         """Forget the decorator."""
 
     with pytest.raises(AgentCoreError, match="on_message") as refused:
-        await made.run("hello", guards=[plain])  # pyright: ignore[reportArgumentType]
+        await made.run("hello", guards=[plain])  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert refused.value.code is ErrorCode.VALIDATION_ERROR
     with pytest.raises(AgentCoreError, match="async def look"):
 

@@ -554,4 +554,4 @@ async def test_the_mode_is_stored_with_the_run(home: Home, project: Path) -> Non
 async def test_a_mode_that_is_none_is_refused_by_name(home: Home, project: Path) -> None:
     async with runtime(home, project, ["never"]) as made:
         with pytest.raises(AgentCoreError, match=r"permission_mode must be 'plan', 'ask' or"):
-            await made.start("go", permission_mode="yolo")  # pyright: ignore[reportArgumentType]
+            await made.start("go", permission_mode="yolo")  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -29,7 +29,6 @@ from agent_core.text import kind_of
 from agent_core.types import (
     AgentDefinition,
     AgentSource,
-    HandedT,
     Mode,
     Node,
     OutputT,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         AnyOutput,
         JsonSchema,
         Outputs,
+        OutputStartFields,
         OutputType,
         RunOptions,
         SignedAnswerFields,
@@ -330,8 +330,8 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
-    ) -> RunHandle[OutputT | HandedT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -343,8 +343,8 @@ class AgentRuntime:
         move_session: bool = False,
         output_type: "TypeForm[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunHandle[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -356,8 +356,8 @@ class AgentRuntime:
         move_session: bool = False,
         output_type: "Outputs[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunHandle[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -369,7 +369,7 @@ class AgentRuntime:
         move_session: bool = False,
         output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[Any]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunHandle[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -448,8 +448,8 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -462,8 +462,8 @@ class AgentRuntime:
         events: bool = False,
         output_type: "TypeForm[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -476,8 +476,8 @@ class AgentRuntime:
         events: bool = False,
         output_type: "Outputs[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -490,7 +490,7 @@ class AgentRuntime:
         events: bool = False,
         output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[Any]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -539,8 +539,8 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -553,8 +553,8 @@ class AgentRuntime:
         events: bool = False,
         output_type: "TypeForm[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -567,8 +567,8 @@ class AgentRuntime:
         events: bool = False,
         output_type: "Outputs[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -581,7 +581,7 @@ class AgentRuntime:
         events: bool = False,
         output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[Any]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)

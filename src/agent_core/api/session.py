@@ -17,7 +17,7 @@ from agent_core.api.handles import (
 from agent_core.api.home import RuntimeHome
 from agent_core.api.keywords import run_keywords
 from agent_core.keywords import lists_keywords
-from agent_core.types import HandedT, Mode, OutputT, UserMessage
+from agent_core.types import Mode, OutputT, UserMessage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         AnyOutput,
         JsonSchema,
         Outputs,
+        OutputStartFields,
         OutputType,
         RunOptions,
         StartFields,
@@ -127,8 +128,8 @@ class Session:
         *,
         mode: Mode = "normal",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
-    ) -> RunHandle[OutputT | HandedT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -138,8 +139,8 @@ class Session:
         mode: Mode = "normal",
         output_type: "TypeForm[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunHandle[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -149,8 +150,8 @@ class Session:
         mode: Mode = "normal",
         output_type: "Outputs[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunHandle[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -160,7 +161,7 @@ class Session:
         mode: Mode = "normal",
         output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[Any]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunHandle[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -189,8 +190,8 @@ class Session:
         mode: Mode = "normal",
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -201,8 +202,8 @@ class Session:
         events: bool = False,
         output_type: "TypeForm[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -213,8 +214,8 @@ class Session:
         events: bool = False,
         output_type: "Outputs[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -225,7 +226,7 @@ class Session:
         events: bool = False,
         output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[Any]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
@@ -346,8 +347,8 @@ class Session:
         mode: Mode = "normal",
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT, HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -358,8 +359,8 @@ class Session:
         events: bool = False,
         output_type: "TypeForm[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -370,8 +371,8 @@ class Session:
         events: bool = False,
         output_type: "Outputs[OutputT]",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[HandedT]]",
-    ) -> RunResult[OutputT | HandedT]: ...
+        **fields: "Unpack[OutputStartFields]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -382,7 +383,7 @@ class Session:
         events: bool = False,
         output_type: "AnyOutput | None" = None,
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields[Any]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)

@@ -37,7 +37,6 @@ from agent_core.tools.toolsets import AnyTool, Toolset
 from agent_core.types import (
     AgentDefinition,
     Budget,
-    HandedT,
     OutputMode,
     OutputT,
     PermissionMode,
@@ -205,7 +204,7 @@ class RunOptions(Generic[OutputT]):
             self: "RunOptions[Any]",
             *,
             output_type: AnyOutput | None = None,
-            **fields: "Unpack[RunFields[Any]]",
+            **fields: "Unpack[RunFields]",
         ) -> None: ...
 
         def __init__(self, **fields: Any) -> None: ...
@@ -317,16 +316,10 @@ class _TypedFields(_OwnFields, Generic[OutputT], total=False):
     agent: "AnyAgent[OutputT] | None"
 
 
-class RunFields(_FieldsAlone, Generic[HandedT], total=False):
+class RunFields(_FieldsAlone, total=False):
     """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
 
-    handoffs: "Sequence[AnyAgent[HandedT]]"
-
-
-class TypedRunFields(_TypedFields[OutputT], Generic[OutputT, HandedT], total=False):
-    """The keywords of a run without `output_type`, whose answer is text or its agent's."""
-
-    handoffs: "Sequence[AnyAgent[HandedT]]"
+    handoffs: "Sequence[AnyAgent[Any]]"
 
 
 class PlacementFields(TypedDict, total=False):
@@ -370,14 +363,16 @@ class SignedAnswerFields(AnswerFields, total=False):
     decider: str | None
 
 
-class StartFields(RunFields[HandedT], PlacementFields, Generic[HandedT], total=False):
+class StartFields(RunFields, PlacementFields, total=False):
     """The keywords of `start` and `run`, except `output_type`."""
 
 
-class TypedStartFields(
-    TypedRunFields[OutputT, HandedT], PlacementFields, Generic[OutputT, HandedT], total=False
-):
-    """The keywords of `start` and `run` without `output_type`."""
+class OutputStartFields(_FieldsAlone, PlacementFields, total=False):
+    """The keywords of a run whose answer has the type that `output_type` says."""
+
+
+class TypedStartFields(_TypedFields[OutputT], PlacementFields, Generic[OutputT], total=False):
+    """The keywords of a run whose answer is text, or has the type of its agent."""
 
 
 NO_OPTIONS = RunOptions()

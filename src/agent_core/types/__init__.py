@@ -103,7 +103,6 @@ from agent_core.types.model import (
 )
 from agent_core.types.options import (
     Budget,
-    HandedT,
     Mode,
     OutputMode,
     OutputT,
@@ -263,7 +262,6 @@ __all__ = [
     "FileChange",
     "FilesMove",
     "Frozen",
-    "HandedT",
     "Heartbeat",
     "ImageBlock",
     "InspectResult",

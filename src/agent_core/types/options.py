@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Never
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypeVar
@@ -16,9 +16,6 @@ Mode = RunMode | Literal["normal", "orchestrator"]
 
 OutputT = TypeVar("OutputT", default=str)
 """Type of a run's answer: text, or the type given as `output_type`."""
-
-HandedT = TypeVar("HandedT", default=Never)
-"""Type of the answers of agents that a conversation may be handed to; without any it adds none."""
 
 Amount = Annotated[int, Field(ge=0, le=10**12)]
 

@@ -70,11 +70,11 @@ async def test_session_and_mode_may_be_given_by_position() -> None:
     async with ScriptedRuntime(["one", "two"]) as runtime:
         assert (await runtime.run("go", "s1", "normal")).session_id == "s1"
         with pytest.raises(AgentCoreError, match="there is no mode 'odd'"):
-            await runtime.run("go", "s1", "odd")  # pyright: ignore[reportArgumentType]
+            await runtime.run("go", "s1", "odd")  # pyright: ignore[reportCallIssue, reportArgumentType]
         with pytest.raises(AgentCoreError, match="plan is a permission_mode"):
-            await runtime.run("go", mode="plan")  # pyright: ignore[reportArgumentType]
+            await runtime.run("go", mode="plan")  # pyright: ignore[reportCallIssue, reportArgumentType]
         with pytest.raises(AgentCoreError, match="not a list; earlier messages are given as hist"):
-            await runtime.run([{"role": "user"}])  # pyright: ignore[reportArgumentType]
+            await runtime.run([{"role": "user"}])  # pyright: ignore[reportCallIssue, reportArgumentType]
         with pytest.raises(AgentCoreError, match="max_turn is not an option of a run"):
             await runtime.run("go", "s1", max_turn=2)  # pyright: ignore[reportCallIssue]
 

@@ -149,7 +149,7 @@ def options_of(shop: Shop, name: str, model: ScriptedProvider) -> dict[str, Any]
     sampled(paired(["allow_once", "allow_for_session", "deny"], LACKING), keep=2),
 )
 async def test_an_answer_without_what_the_run_needs_is_refused_and_with_it_the_run_continues(
-    home: Home, project: Path, shop: Shop, name: str, decision: str
+    home: Home, project: Path, shop: Shop, name: str, decision: Any
 ) -> None:
     tool_name, said, lacking = LACKING[name]
     first = ScriptedProvider([Calls(calls=[call(tool_name)])])
@@ -162,7 +162,7 @@ async def test_an_answer_without_what_the_run_needs_is_refused_and_with_it_the_r
         is_needed = decision != "deny" or lacking != {"tools"} or name == "a toolset"
         if is_needed:
             with pytest.raises(AgentCoreError, match="nothing was answered") as caught:
-                await made.answer(request_id, decision)  # type: ignore[arg-type]
+                await made.answer(request_id, decision)
             assert caught.value.code is ErrorCode.VALIDATION_ERROR
             assert handle.run_id in caught.value.message
             assert f"soong-agent cancel {handle.run_id}" in caught.value.message
@@ -171,7 +171,7 @@ async def test_an_answer_without_what_the_run_needs_is_refused_and_with_it_the_r
                 assert lacking <= set(caught.value.details["options"])
             assert await is_untouched(made, handle)
         handed = options_of(shop, name, provider)
-        again: RunHandle[Any] = await made.answer(request_id, decision, **handed)  # type: ignore[arg-type]
+        again = await made.answer(request_id, decision, **handed)
         assert await again.wait() is RunStatus.COMPLETED, again.error
         assert again.result_text == "done"
         is_denied = decision == "deny"

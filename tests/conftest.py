@@ -3,11 +3,10 @@
 import gc
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import pytest
 from hypothesis import settings
@@ -207,13 +206,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let a worker's questions about attempts, two for each test, leave at once.
+    """Spare a worker two questions about the attempts of each test.
 
-    Otherwise the system keeps the second one back until the first is confirmed: 40 ms.
+    They go through a socket, byte by byte, and only tell how often a test has crashed its worker:
+    such a test is not run again.
     """
-    attempts = getattr(getattr(session.config, "failures_db", None), "sock", None)
-    if isinstance(attempts, socket.socket):
-        attempts.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    attempts: Any = getattr(session.config, "failures_db", None)
+    if attempts is not None and hasattr(session.config, "workerinput"):
+        attempts.get_test_failures = _never_crashed
+        attempts.set_test_reruns = _forget
+
+
+def _never_crashed(_: str) -> int:
+    return 0
+
+
+def _forget(*_: object) -> None:
+    """Tell nobody how often a test may be run again."""
 
 
 def pytest_unconfigure() -> None:

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,12 @@ _files: dict[int, bytes] = {}
 def choose(item: "pytest.Item") -> None:
     """Decide how the databases of a test come to be."""
     global are_copied
-    is_real = any(item.path.is_relative_to(_TESTS / each) for each in _REAL)
-    are_copied = not is_real and item.get_closest_marker("cold") is None
+    are_copied = not _is_about_databases(item.path) and item.get_closest_marker("cold") is None
+
+
+@cache
+def _is_about_databases(path: Path) -> bool:
+    return any(path.is_relative_to(_TESTS / each) for each in _REAL)
 
 
 def install() -> None:

@@ -216,6 +216,8 @@ git show HEAD --stat
 """.strip().splitlines()
 
 EXACT = """
+sh -c 'cat < $(ls)'
+bash -c 'wc -l < `cat a.txt`'
 cp a.txt b.txt
 mv a.txt b.txt
 rm -r sub

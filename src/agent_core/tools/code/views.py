@@ -472,10 +472,10 @@ class _Reader:
 
     def _read_by_redirections(self, words: Sequence[Word]) -> Sequence[str]:
         expanded = self._expander.expand(words, words)
-        if not expanded.is_sure:
+        if expanded.is_given or not expanded.is_sure:
             self._problem("a redirection has a target that is known only when it runs")
         self._expander.expanded |= dict.fromkeys(expanded.matched)
-        return expanded.texts
+        return [text for text in expanded.texts if "\0" not in text]
 
     def _targets(self, names: Sequence[str]) -> tuple[str, ...]:
         found: list[str] = []

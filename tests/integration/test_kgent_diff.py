@@ -96,7 +96,7 @@ def test_equal_runs_are_the_same_in_any_place(
     assert compare_runs(one, other) == []
     capsys.readouterr()
     assert main(["diff", str(one), str(other)]) == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "no difference\n"
     assert main(["diff", str(one), str(other), "--output-format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"same": True, "differences": []}
     moved = tmp_path / "moved"

@@ -73,7 +73,7 @@ async def test_a_validator_that_breaks_is_named(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="validator broken failed: ValueError: no database"):
             await made.run("go", output_validators=[broken])
         wrong: Any = {"output_validators": [7]}
-        with pytest.raises(AgentCoreError, match="output_validators holds an int"):
+        with pytest.raises(AgentCoreError, match="one must be a function"):
             await made.start("go", **wrong)
 
 
@@ -105,7 +105,7 @@ async def test_validators_of_an_agent_are_its_own(tmp_path: Path) -> None:
 async def test_validators_hold_in_the_toolkit() -> None:
     provider = MockProvider(["quiet", "hello", '{"name": "Bern"}'])
     agent = agcore.Agent("a", model=provider, deps_type=list[str])
-    result: Any = await agent.run("go", output_validators=[loud])
+    result: Any = await agent.run("go", output_validators=[loud], deps=["Bern"])
     assert result.output == "hello!"
     typed = await agent.run("go", output_type=City, output_validators=[known], deps=["Bern"])
     assert typed.output == City(name="BERN")

@@ -302,7 +302,7 @@ async def test_an_agent_of_the_toolkit_without_its_key_keeps_nothing() -> None:
     agent = Agent(
         "a", "Be brief.", model=ModelConfig(provider="openai", name="x", api_key_env="NO")
     )
-    with pytest.raises(AgentError.Llm, match="NO is not set"):
+    with pytest.raises(AgentError.Config, match="NO is not set"):
         await agent.run("go", conversation=memory)
     assert await memory.get_history() == []
 

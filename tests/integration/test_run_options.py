@@ -111,7 +111,7 @@ async def test_a_model_that_cannot_be_had_stores_nothing(home: Home, project: Pa
         for model, reason in (
             ("gpt-5", "not a model string"),
             ("nobody:x", "not a known provider"),
-            ("openai:x@localhost:1", "not a model string"),
+            ("openai:x@localhost:1", "not an address"),
         ):
             with pytest.raises(ConfigError, match=reason):
                 await made.start("hi", model=model)

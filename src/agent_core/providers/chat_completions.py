@@ -121,9 +121,12 @@ class OpenAIProvider(HttpProvider):
         """Return the address for calls of `model`; Azure's has a deployment or a version in it."""
         url = self._url.removesuffix(self.path).removesuffix(self.path)  # Azure's portal has both
         if self._server == "azure" and urlsplit(url).path in {"", "/openai"}:
-            place = f"/deployments/{quote(model, safe='')}" if self._query else "/v1"
+            place = self._versioned_place(model) if self._query else "/v1"
             url = url.removesuffix("/openai") + "/openai" + place
         return url + self.path + self._query
+
+    def _versioned_place(self, model: str) -> str:
+        return f"/deployments/{quote(model, safe='')}"
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
         """Return whether the server's dialect allows it."""

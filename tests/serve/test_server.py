@@ -1,6 +1,7 @@
 """The server beneath the console: clients that do not read, or come in crowds."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -33,6 +34,21 @@ class Endless:
                 await asyncio.sleep(0)
         finally:
             self.has_ended.set()
+
+
+async def test_what_a_server_sends_waits_for_no_acknowledgement() -> None:
+    accepted = asyncio.get_running_loop().create_future()
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        accepted.set_result(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listening = listen("127.0.0.1", 0)
+    async with await asyncio.start_server(connected, sock=listening):
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        assert await accepted
+        writer.close()
 
 
 async def _left(receive: Receive) -> None:

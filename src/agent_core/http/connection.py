@@ -8,6 +8,8 @@ from typing import cast
 from agent_core.http.errors import ConnectionLostError, ProtocolError
 from agent_core.http.response import Response
 
+_SENT_WITH_HEAD = 100_000  # bytes of a body: copying them costs less than another packet
+
 
 class ClientConnection(asyncio.Protocol):
     """A connection to a server.
@@ -61,8 +63,10 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None:
             raise ConnectionLostError("the connection was closed before the request")
         response = self._response = Response(self, limit_s=limit_s)
-        self._transport.write(head)
-        if body:
+        if len(body) <= _SENT_WITH_HEAD:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
             self._transport.write(body)
         return response
 

@@ -177,7 +177,8 @@ def _discard(attempt: "asyncio.Task[socket.socket]") -> None:
 
 async def _connect(place: Place) -> socket.socket:
     family, address = place
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, the event loop sets TCP_NODELAY: without, requests wait for ACKs.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

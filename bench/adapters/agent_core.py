@@ -47,9 +47,8 @@ ADD = tool(permission="readonly")(add)
 
 class Context:
     def __init__(self, base_url, model, db):
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="bench-home-", dir=Path(db).parent if db else None)
-        )
+        # Outside this repository: a new session is told of the changes in its project's.
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-home-"))
         self.home, self.project = self.folder / "home", self.folder / "project"
         self.home.mkdir()
         self.project.mkdir()

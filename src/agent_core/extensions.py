@@ -579,7 +579,7 @@ class WrappedProvider:
         self._ask = ask
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """Ask."""
+        """Stream the events of the wrapped call."""
         return self._ask(request)
 
     async def close(self) -> None:

@@ -67,7 +67,7 @@ _LONGEST_STRETCH_S = 0.02
 
 _PAUSE = "pause_turn"
 """Anthropic's reason for a reply that it continues when it gets it back."""
-_OF_NO_ANSWER = (ReasoningBlock, TextBlock, ProviderToolBlock, CitationBlock)
+_BESIDE_ANSWERS = (ReasoningBlock, TextBlock, ProviderToolBlock, CitationBlock)
 _NO_FACTS: Mapping[str, Any] = {}
 _MAX_SHOWN = 2000
 
@@ -180,11 +180,11 @@ async def _ask(ctx: RunContext, built: BuiltRequest, stats: RunStats) -> ModelCo
                         await journal.delta(EventType.MODEL_TEXT_DELTA, text)
                     case ModelReasoningDelta(text=text):
                         await journal.delta(EventType.MODEL_REASONING_DELTA, text)
-                    case ModelStarted(provider=provider, model=model):
+                    case ModelStarted(provider=name, model=model):
                         if request.output is not None:
                             require_native(request.output, event)
                         least = tally.least_cost()
-                        facts = {"provider": provider, "model": model, "estimate": least}
+                        facts = {"provider": name, "model": model, "estimate": least}
                         journal.note(EventType.MODEL_STARTED, facts)
                         await journal.commit()
                     case ModelRetry():
@@ -389,7 +389,7 @@ def _count_invalid(ctx: RunContext, calls: Sequence[ToolCall], stats: RunStats) 
 
 def _is_empty(content: Sequence[ContentBlock]) -> bool:
     """Return whether a reply without calls and words has nothing else for the user, either."""
-    return all(isinstance(block, _OF_NO_ANSWER) for block in content)
+    return all(isinstance(block, _BESIDE_ANSWERS) for block in content)
 
 
 def _service_facts(content: Sequence[ContentBlock]) -> dict[str, Any]:

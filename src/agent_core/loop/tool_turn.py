@@ -76,7 +76,7 @@ _AFTER_CANCEL_S = 5.0
 """Seconds that extensions have for a call that was cancelled."""
 
 
-class _CallTiming(Struct):
+class _CallProgress(Struct):
     """Progress of a call.
 
     Attributes:
@@ -296,7 +296,7 @@ async def run_tool(
 
     `later` are the calls of the same reply that follow.
     """
-    course = _CallTiming(changed_call(ctx.toolbox.unwrap(call)))
+    course = _CallProgress(changed_call(ctx.toolbox.unwrap(call)))
     try:
         try:
             with _open_call(ctx, course.call) as open_call:
@@ -361,7 +361,7 @@ async def _show_cancelled(ctx: RunContext, call: ToolCall, result: ToolResult) -
 
 
 async def _admit(
-    ctx: RunContext, course: _CallTiming, opened: OpenCall, later: Sequence[ToolCall]
+    ctx: RunContext, course: _CallProgress, opened: OpenCall, later: Sequence[ToolCall]
 ) -> tuple[Tool, Action]:
     """Find out what a call would do, and return once it is allowed.
 
@@ -548,7 +548,7 @@ def _answer(
     call: ToolCall,
     result: ToolResult,
     *,
-    course: _CallTiming | None = None,
+    course: _CallProgress | None = None,
     flags: NodeFlags = NO_FLAGS,
 ) -> ToolResult:
     """Add the call's one answer and its event to the journal; return it without secrets.

@@ -1,6 +1,6 @@
 """The question about a call: the text for a person, and the coverage of an answer for the session.
 
-The question is complete, bounded and not deceiving. A grant never covers more than its question
+The question is complete, bounded and never misleading. A grant never covers more than its question
 names. A call with a reason of its own has no grant: its answer is for this call only.
 """
 

@@ -97,7 +97,7 @@ WITHOUT_TOOLS = "choose a model that supports tools, or name every tool in [tool
 _ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 407, 429})
 """Refusals with these statuses are never about the content of the request."""
 
-_ABOUT_THE_FORM = frozenset({400, 422, 500})
+_FORM_STATUSES = frozenset({400, 422, 500})
 """Statuses of refusals of a conversation's form: errors of a template count as the server's."""
 
 _USED_UP = (
@@ -135,7 +135,7 @@ Anthropic's, DeepSeek's, MiniMax's, Moonshot's, OpenAI's, OpenRouter's, xAI's an
 public reports; others are guessed.
 """
 _FILTERING = frozenset({400, 403, 422, 451})
-_OF_NO_API = frozenset({400, 403, HTTP_SIGN_IN})
+_STATUSES_OF_PAGES = frozenset({400, 403, HTTP_SIGN_IN})
 """Refusals with these statuses that are web pages come from something before the API."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _SHOWN_WORDS = 200
@@ -246,7 +246,7 @@ class Called(Struct, frozen=True):
         details: dict[str, Any] = {**self.details, "status": status}
         if status == HTTP_TOO_LARGE:
             details["request_bytes"] = self.size
-        if isinstance(document, WebPage) and status in _OF_NO_API:
+        if isinstance(document, WebPage) and status in _STATUSES_OF_PAGES:
             details["web_page"] = True
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
@@ -301,7 +301,7 @@ class Called(Struct, frozen=True):
     def _answerable(self, status: int, explanation: str, document: Any) -> dict[str, Any]:
         """Return the details of a refusal that another form, or another call, can answer."""
         is_fault = status == HTTP_FAULT
-        if status in _ABOUT_THE_FORM and (demand := demand_in(explanation, is_fault=is_fault)):
+        if status in _FORM_STATUSES and (demand := demand_in(explanation, is_fault=is_fault)):
             return {DEMAND: {**demand}}
         if self.offers_tools and status not in _ABOUT_THE_ACCOUNT:
             sent = _unread_call(explanation, table(error_in(document)))

@@ -546,7 +546,7 @@ class HttpProvider(ABC):
         return None
 
     def _placed(self, prepared: PreparedRequest, route: Route) -> Called:
-        """Return the call with what its failures say about the request and its way."""
+        """Return the call with what its failures report about the request and its route."""
         size = len(prepared.body)
         return replace(
             prepared.called,

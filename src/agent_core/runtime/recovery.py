@@ -204,7 +204,7 @@ class SessionHistory:
     async def _describe_uncollected(
         self, path: Sequence[Node], reports: Iterable[ToolResult], run: RunIdentity
     ) -> str | None:
-        """Return what the workers have written whose results the last run has not collected."""
+        """Return the output of workers whose results the last run has not collected."""
         last = path[-1].run_id if path and self._is_message else None
         if last is None:
             return None

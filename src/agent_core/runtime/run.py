@@ -110,7 +110,7 @@ class RunScope(Struct, eq=False, kw_only=True):
         lease: its lease on the session, where other machines may take that over.
         has_hooks: the user's hooks run for it; they do not if a hook has started it.
         children: the scopes of the children that it has started.
-        spends_beside: it has had children, summaries or memories chosen: calls beside its own.
+        spends_beside: others than its own calls cost something: children, summaries, memories.
         has_handed_over: another agent than its first has the conversation.
         expected: what that agent has to answer; None for plain text.
     """

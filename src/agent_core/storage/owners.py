@@ -123,7 +123,7 @@ class Owner:
         return is_lease_over
 
     def heard(self, lease_s: float, leases: Mapping[str, float] | None = None) -> None:
-        """Record an answer of a database for many machines, which could have reached others too.
+        """Record that the shared database answered: other machines could have reached it, too.
 
         Args:
             lease_s: seconds of this runtime's lease; if it hears nothing for half of it, it may

@@ -109,7 +109,8 @@ class ToolContext(Generic[Deps]):
         ask_agent: starts a child run of an agent, for tools made of agents; None outside of the
             runs of a runtime.
 
-    The three functions may be called from a plain function, which runs in a thread of its own.
+    `progress`, `artifact` and `is_cancelled` may be called from a plain function, which runs in a
+    thread of its own.
     """
 
     run: RunIdentity

@@ -357,7 +357,7 @@ def _find_left(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> 
 
 
 def _is_left(row: FoundRow, is_dead: OwnerIsDead, now: datetime, lease_s: float) -> bool:
-    """Return whether the process is dead that has a job in progress or queued it for itself."""
+    """Return whether the process that executes the job, or reserved it for itself, is dead."""
     _, _, starter, owner, lease_end, silent_s, its_lease_s = row
     if starter is None and owner is not None:
         is_over = lease_end is None or datetime.fromisoformat(lease_end) <= now

@@ -10,7 +10,7 @@ import asyncio
 import pathlib
 from dataclasses import dataclass
 
-from agent_core import AgentRuntime, ToolContext, ToolRetry
+from agent_core import AgentRuntime, RunResult, ToolContext, ToolRetry
 
 
 @dataclass
@@ -31,7 +31,7 @@ async def refund(order: str, euros: float, context: ToolContext[dict[str, float]
 
 
 async def main(runtime: AgentRuntime, message: str, paid: dict[str, float]) -> Receipt:
-    result = await runtime.run(message, output_type=refund, deps=paid)
+    result: RunResult[Receipt] = await runtime.run(message, output_type=refund, deps=paid)
     return result.output
 
 

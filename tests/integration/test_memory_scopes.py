@@ -17,7 +17,6 @@ import pytest
 from agent_core import (
     AgentCoreError,
     AgentRuntime,
-    ConfigError,
     ErrorCode,
     ModelRequest,
     RunOptions,
@@ -154,7 +153,7 @@ async def test_a_session_object_chooses_for_its_runs(home: Home, project: Path) 
 async def test_what_is_no_scope_is_refused_before_anything_is_stored(
     home: Home, project: Path, scope: Any
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^memory "):
+    with pytest.raises(AgentCoreError, match=r"^memory "):
         async with service(home, project, split("Yes."), memory=scope):
             pass
     async with service(home, project, split("Yes.")) as runtime:

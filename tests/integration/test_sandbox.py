@@ -843,7 +843,7 @@ def test_a_database_that_is_not_open_is_hidden_with_the_files_it_may_get(
     setup = read_setup(project, home_dir=home.path)
     plan = Sandbox.of(setup, own=PathPolicy.of(setup).protected).examine("command")
     hidden = [home.path / f"sessions.sqlite{end}" for end in ENDS]
-    assert plan.confinement.hidden[: len(ENDS)] == tuple(map(str, hidden))
+    assert {*map(str, hidden)} <= {*plan.confinement.hidden}  # others may be open in this process
     assert not [hole for hole in missing(plan.confinement, probe()) if hole.rule == "hidden"]
     (hole,) = [
         hole

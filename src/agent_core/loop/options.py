@@ -310,7 +310,7 @@ class _FieldsAlone(_OwnFields, total=False):
 
 
 class _TypedFields(_OwnFields, Generic[OutputT], total=False):
-    """The fields of options without `handoffs` whose answer is text, or that of their agent."""
+    """The fields of options whose answer is text, or what their agent answers."""
 
     output_type: None
     agent: "AnyAgent[OutputT] | None"

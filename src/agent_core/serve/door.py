@@ -113,7 +113,7 @@ class Door:
 async def _while_it_responds(database: Database, send: Send) -> AsyncGenerator[Send]:
     """Refuse a request that reads, if it waits for a database that does not respond.
 
-    What takes long for another reason goes on, and so does a response that has begun.
+    What takes long for another reason continues, and so does a response that has begun.
 
     Raises:
         DatabaseProblem: the database does not respond.

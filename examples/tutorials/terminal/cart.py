@@ -1,4 +1,4 @@
-def total(prices, discount=0.0):
+def total(prices: list[float], discount: float = 0.0) -> float:
     result = 0.0
     for price in prices:
         result += price

@@ -1,6 +1,7 @@
 """`Database`, the database of a runtime as a server sees it."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,8 @@ from agent_core.errors import StorageError
 
 if TYPE_CHECKING:
     from agent_core.storage.store import SessionStore
+
+logger = logging.getLogger(__name__)
 
 WITHIN_S = 3.0
 """Seconds after which a database that has not responded counts as down."""
@@ -32,6 +35,7 @@ class Database:
         self._open_store = open_store
         self._find_store = find_store
         self._asked: dict[bool, _Asked] = {}
+        self._failing = set[bool]()
 
     @property
     def is_silent(self) -> bool:
@@ -49,7 +53,8 @@ class Database:
         """Return whether the database responds.
 
         It is asked once at a time, however many callers there are; while an earlier question has
-        waited longer than `within_s`, the answer is soon False.
+        waited longer than `within_s`, the answer is soon False. The log says why, once for each
+        outage.
 
         Args:
             to_writes: whether it also begins a transaction that writes, which a read-only server
@@ -81,8 +86,14 @@ class Database:
     async def _ask(self, *, to_writes: bool) -> bool:
         try:
             await (await self._open_store()).respond(to_writes=to_writes)
-        except StorageError:
+        except StorageError as error:
+            if to_writes not in self._failing:  # once for each outage
+                self._failing.add(to_writes)
+                logger.warning("the database does not respond: %s", error)
             return False
+        if to_writes in self._failing:
+            self._failing.discard(to_writes)
+            logger.info("the database responds again")
         return True
 
 

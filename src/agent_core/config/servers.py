@@ -1,5 +1,6 @@
 """The addresses of models: Ollama's from the environment, and whether an address is public."""
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
@@ -10,6 +11,8 @@ _OLLAMA_PORT = "11434"
 _PORTS: Mapping[str, str] = {"http": "80", "https": "443"}
 _LAST_PORT = 65_535
 _EVERY_INTERFACE: Mapping[str, str] = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+_CUT_USER = r"[^/?#@\[]*:(?![0-9]*(?:[/?#]|$))[^/?#@]*[/?#].*@"
+"""Matches what follows the scheme if a `/`, `?` or `#` in a password is not percent-encoded."""
 _PRIVATE_DOMAINS = (".home.arpa", ".internal", ".lan", ".local", ".localhost")
 
 
@@ -55,6 +58,8 @@ def shown_address(url: str) -> str:
     scheme, has_scheme, rest = url.strip().partition("://")
     if not has_scheme:
         scheme, rest = "", scheme
+    if re.match(_CUT_USER, rest, re.DOTALL):
+        rest = rest.rpartition("@")[2]
     host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
     return f"{scheme}{has_scheme}{host.rpartition('@')[2]}{slash if path else ''}{path}"
 

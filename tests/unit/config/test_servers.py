@@ -124,6 +124,10 @@ def test_the_limit_of_a_profile_follows_its_own_address(home: Home) -> None:
         ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
         ("https://host/@cf/v1", "https://host/@cf/v1"),
         ("host:1/v1", "host:1/v1"),
+        ("http://host:1/@cf/v1", "http://host:1/@cf/v1"),
+        ("http://me:hunt/er22@host/v1", "http://host/v1"),
+        ("http://me:hunt?er22@host/v1?key=abc", "http://host/v1"),
+        ("http://me:hunt#er22@host:1", "http://host:1"),
     ],
 )
 def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:

@@ -79,6 +79,8 @@ def name_of(function: object) -> str:
 
 def is_async(function: object) -> bool:
     """Return whether calling something makes a coroutine, as far as that shows without a call."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
     call = getattr(type(function), "__call__", None)  # noqa: B004 - it may be a coroutine function
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 

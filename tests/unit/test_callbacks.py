@@ -177,3 +177,13 @@ async def test_a_plain_function_may_return_what_is_awaited() -> None:
         return async_of_one(first)
 
     assert await result_of(later, 3) == 3
+
+
+async def test_a_part_of_an_async_object_is_async() -> None:
+    class Asks:
+        async def __call__(self, place: str, request: str) -> str:
+            return place + request
+
+    part = partial(partial(Asks()), "here: ")
+    assert callback_problem(part, "request", needs_async=True) is None
+    assert await result_of(part, "this") == "here: this"

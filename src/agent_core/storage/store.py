@@ -121,7 +121,8 @@ def _write(
 
     Args:
         operation: the operation.
-        by: the kind of id that its first argument is, or has; None if it concerns several sessions.
+        by: names the id whose session is locked: the first argument, or its attribute of that
+            name; None if the operation concerns several sessions.
         is_small: running it costs less than handing it to a thread.
     """
 
@@ -497,6 +498,8 @@ class SessionStore:
 
     async def close_lost_runs(self) -> list[RunRecord]:
         """Close every run that a dead owner has begun or that has no owner, and free the sessions.
+
+        Runs of workers are left to `take_run`, which continues them.
 
         A lost run is `failed` with `metadata.reason = "owner_lost"` and gets its `run_failed`
         event; nothing can be appended to it any more. A user's run that is queued with its prompt,

@@ -45,7 +45,7 @@ SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
 
 
 def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
-    """Let a node name a snapshot, as its own state and the state of the nodes behind it.
+    """Record a snapshot as the state of the files at a node, and at later nodes until the next one.
 
     Changes left by a dead run count as its own: its last snapshot is the next one.
 

@@ -56,7 +56,7 @@ class Concurrency(StrEnum):
     AGENT = "agent"  # side by side among themselves; one failing leaves the others alone
     WAIT = "wait"  # side by side among themselves, after the agents of the turn were started
     TASK = "task"  # one after the other; a failure does not stop the turn
-    END = "end"  # as TASK, but agents that run or are waited for right before do not hold it up
+    END = "end"  # beside the agents that run or are waited for right before; otherwise as TASK
     WRITE = "write"  # alone; after a failure only the reading calls of the turn are run
 
 

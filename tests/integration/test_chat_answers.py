@@ -34,6 +34,20 @@ def test_an_undo_in_plain_lines_names_its_message_once(home: Home, project: Path
     assert "not sent" not in after
 
 
+def test_what_was_typed_during_a_run_is_shown_behind_the_next_prompt(
+    home: Home, project: Path
+) -> None:
+    """Else the next line would be sent behind a text that nothing shows."""
+    with ModelServer.in_thread(["A first answer.", "A last answer."]) as server:
+        keys = [
+            Key("> ", f"hello{ENTER}abc"),
+            Key(re.compile(r"first answer\.[\s\S]*\n> abc$"), f"def{ENTER}"),
+            Key(re.compile(rf"last answer\.{PLAIN_REST}"), CTRL_D),
+        ]
+        converse(home, project, server, keys, "--plain")
+    assert "abcdef" in str(server.requests[-1].body)
+
+
 @pytest.mark.sweep
 def test_a_command_of_the_user_says_once_who_reads_its_output(home: Home, project: Path) -> None:
     (project / "notes.txt").write_text("x", encoding="utf-8")

@@ -71,6 +71,14 @@ class InputLines:
         self._buffer.clear()
         return typed
 
+    def unfinished(self) -> str:
+        """Return what was typed of a line that has not ended; the next line begins with it."""
+        if not self.is_terminal or select.select([self.descriptor], [], [], 0)[0]:
+            return ""
+        typed = self.take_typed()
+        self.put_back(typed)
+        return typed
+
     def put_back(self, text: str) -> None:
         """Have the next line begin with this text."""
         self._buffer[:0] = text.encode()

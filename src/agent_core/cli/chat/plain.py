@@ -202,10 +202,10 @@ class PlainLine:
         """Do nothing: the terminal edits."""
 
     def refresh(self) -> None:
-        """Ask for a message, if it is time for one."""
+        """Ask for a message, if it is time for one, and show what was typed of it."""
         is_due = self._picking is not None or not self._conversation.is_working
         if self._free.is_set() and not self._is_asking and is_due:
-            self.write(self._prompt)
+            self.write(f"{self._prompt}{self._lines.unfinished()}")
             self._is_asking = True
 
     def draw(self, slot: str, lines: Sequence[str]) -> None:

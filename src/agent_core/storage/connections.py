@@ -65,8 +65,10 @@ class FileConnection(sqlite3.Connection):
 
     Attributes:
         using: held by the thread that uses the connection. A new one is in use until `rest`.
+        path: the file.
     """
 
+    path: Path | None = None
     _held: HeldDatabase | None = None
     _rests = False
 
@@ -140,6 +142,7 @@ class _Forks:
         self._can_be_closed &= self._are_all_paused
         self.resume()
         _open_connections.clear()
+        _writers.clear()
 
     def close_inherited(self) -> None:
         """Close the inherited connections; the locks of the old process stay.
@@ -159,6 +162,9 @@ class _Forks:
 
 
 _open_connections: WeakSet[FileConnection] = WeakSet()
+_writers: list[weakref.ref[FileConnection]] = []
+"""The connections that write, whose transactions all hold the lock of their database."""
+
 _forks = _Forks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -230,6 +236,7 @@ def connect(
             factory=FileConnection,
         )
         on_failure.pop_all()
+    connection.path = path
     if held is not None:
         connection.hold(held)
     return connection
@@ -254,7 +261,7 @@ def open_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
             details={"path": str(path)},
         ) from error
     with _refuse_newer(path, patience):  # the files beside the database are made only once
-        connection = _connect(path, timeout=0)
+        connection = _connect_writer(path)
         try:
             patiently(lambda: _set_up(connection), patience, beside=path)
             _bring_up_to_date(connection, path, partial(patiently, patience=patience, beside=path))
@@ -278,7 +285,7 @@ def reopen_writer(
     Raises:
         sqlite3.Error: the file cannot be used.
     """
-    connection = _connect(path, timeout=0)
+    connection = _connect_writer(path)
     try:
         patiently(lambda: _set_up(connection), patience, stop=stop)
         connection.settle()
@@ -418,6 +425,27 @@ def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> FileConnection:
     connection = connect(path, timeout=timeout, cached_statements=256)
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _connect_writer(path: Path) -> FileConnection:
+    """Open a connection that never waits for a lock inside a transaction; see `is_written`."""
+    connection = _connect(path, timeout=0)
+    _writers[:] = [each for each in _writers if each() is not None]
+    _writers.append(weakref.ref(connection))
+    return connection
+
+
+def is_written(path: Path) -> bool:
+    """Return whether this process holds the lock of those that write this database."""
+    return any(_is_writing(each(), path) for each in tuple(_writers))
+
+
+def _is_writing(connection: FileConnection | None, path: Path) -> bool:
+    if connection is None or connection.path != path:
+        return False
+    with suppress(sqlite3.ProgrammingError):  # it is closed
+        return connection.in_transaction
+    return False
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

@@ -25,6 +25,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import (
     PATIENCE,
     FileConnection,
+    is_written,
     open_in_memory,
     open_reader,
     open_writer,
@@ -42,7 +43,7 @@ from agent_core.storage.sql import (
     Named,
     Result,
 )
-from agent_core.storage.store import SessionStore
+from agent_core.storage.store import SessionStore, do_nothing
 from agent_core.types import utc_now
 
 _GROUP = 256
@@ -58,6 +59,9 @@ _MUCH_KEPT = 100 * 10**6
 """Size in bytes of the rows from which on a start does not rewrite a file."""
 
 _READERS = 3
+_LOOKS_EVERY_S = 0.05
+"""Seconds between two looks at what a question to the database waits for."""
+
 _MEMORY = Path(":memory:")
 
 
@@ -104,6 +108,7 @@ class Writer:
         self._counting = threading.Lock()  # held while a caller's thread uses the connection
         self._handed_over = 0
         self._since_checkpoint = 0
+        self._moves_log = False
         self._closed = False
         self._hurry = threading.Event()
         reset_after_fork(self)
@@ -146,6 +151,11 @@ class Writer:
     def is_awaited(self) -> bool:
         """True if a job has been handed over and is not done."""
         return self._handed_over > 0
+
+    @property
+    def is_busy(self) -> bool:
+        """True if jobs wait for what this process does in the database: none for another one."""
+        return self._moves_log or is_written(self._path)
 
     def reset(self) -> None:
         """Refuse jobs after a fork: the thread and the connection belong to the parent process."""
@@ -194,7 +204,11 @@ class Writer:
         with suppress(sqlite3.Error):  # the next checkpoint may succeed
             connection = self._ready_connection(self._patience)
             with connection.using:
-                connection.execute("PRAGMA wal_checkpoint").fetchall()
+                self._moves_log = True
+                try:
+                    connection.execute("PRAGMA wal_checkpoint").fetchall()
+                finally:
+                    self._moves_log = False
 
     def _run(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         try:
@@ -283,6 +297,7 @@ class ReaderThreads:
         self._local = threading.local()
         self._opened: list[FileConnection] = []
         self._threads = ThreadPool(_READERS, thread_name_prefix="session-reader")
+        self._keeper: ThreadPool | None = None
         self._closed = False
         self._hurry = threading.Event()
         reset_after_fork(self)
@@ -291,6 +306,7 @@ class ReaderThreads:
         """Refuse queries after a fork: the threads and connections belong to the parent process."""
         self._closed = True
         self._threads = ThreadPool(1)
+        self._keeper = None
         self._opened = []
 
     async def read(
@@ -309,6 +325,19 @@ class ReaderThreads:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._run, query)
 
+    async def keep(self, query: Job[Result]) -> Result:
+        """Run a short `query` in a thread of its own: the others may have long ones.
+
+        Raises:
+            StorageError: the database cannot be read, or is closed.
+        """
+        if self._closed:
+            raise _closed_error(self._path)
+        if self._keeper is None:
+            self._keeper = ThreadPool(1, thread_name_prefix="session-keeper")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._keeper, self._run, query)
+
     def hurry(self) -> None:
         """Stop waiting for other processes: the process is about to end."""
         self._hurry.set()
@@ -317,6 +346,8 @@ class ReaderThreads:
         """Wait for running queries, then close every connection."""
         self._closed = True
         await asyncio.to_thread(self._threads.shutdown)
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.shutdown)
         for connection in self._opened:
             connection.close()
         self._opened.clear()
@@ -403,6 +434,12 @@ class InlineConnection:
             return result
 
 
+def _look_at(taken: asyncio.Future[None]) -> None:
+    """Take the error of a job for which nobody waits any more."""
+    if not taken.cancelled():
+        taken.exception()
+
+
 def _kept_and_free(connection: SqlConnection) -> tuple[int, int]:
     """Return the bytes of a file's used pages, and of its free pages."""
     size, free, pages = (
@@ -434,6 +471,27 @@ class SqliteSessionStore(SessionStore):
         for each in (self.writer, self.reader):
             if isinstance(each, Writer | ReaderThreads):
                 each.hurry()
+
+    async def respond(self, *, to_writes: bool) -> None:
+        """See `SessionStore`; while this process reads or writes for long, it responds."""
+        keep = self.reader.keep if isinstance(self.reader, ReaderThreads) else self.reader.read
+        await keep(do_nothing)
+        if to_writes and not self.is_read_only:
+            await self._reach_writer()
+
+    async def _reach_writer(self) -> None:
+        """Return once a write could begin, but for others of this process.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        taken = self.writer.submit(do_nothing)
+        taken.add_done_callback(_look_at)
+        while not taken.done():
+            await asyncio.wait([taken], timeout=_LOOKS_EVERY_S)
+            if isinstance(self.writer, Writer) and self.writer.is_busy:
+                return
+        taken.result()
 
     def _is_awaited(self) -> bool:
         """Return whether a write of this process waits."""

@@ -683,9 +683,9 @@ class SessionStore:
         Raises:
             StorageError: it cannot be used.
         """
-        await self.reader.read(_nothing, is_single=True)
+        await self.reader.read(do_nothing, is_single=True)
         if to_writes and not self.is_read_only:
-            await self.writer.submit(_nothing)
+            await self.writer.submit(do_nothing)
 
     def hurry(self) -> None:
         """Stop waiting for the database, or for other processes: this process is about to end."""
@@ -866,5 +866,6 @@ async def _find_same_folder(refused: StorageError, tried: str | None) -> str:
     return await asyncio.to_thread(claims.require_same_folder, refused)
 
 
-def _nothing(connection: Connection) -> None:
+def do_nothing(connection: Connection) -> None:
+    """Ask the database for nothing, to see whether it answers."""
     connection.execute("SELECT 1").fetchone()

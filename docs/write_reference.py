@@ -144,6 +144,9 @@ WHOLE = {
 }
 """Pages that hold all of one module: file, module, its subject, and the page that explains it."""
 
+PART = "Methods"
+"""The end of the name of a class that is only a part of another, which inherits from it."""
+
 STARS = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}
 
 INTRODUCTION = """\
@@ -327,13 +330,22 @@ def docstring(member: griffe.Object) -> Iterator[str]:
 
 
 def members_of(owner: griffe.Class) -> list[griffe.Object]:
-    """What a class shows of itself, in the order of its source."""
+    """What a class shows of itself, in the order of its source; then its parts without a page."""
     found = [
         target_of(member)
         for name, member in owner.members.items()
         if (not name.startswith("_") or name in SHOWN_SPECIALS) and name != "model_config"
     ]
-    return sorted(found, key=lambda member: member.lineno or 0)
+    found.sort(key=lambda member: member.lineno or 0)
+    for base in parts_of(owner):
+        found += members_of(base)
+    return found
+
+
+def parts_of(owner: griffe.Class) -> list[griffe.Class]:
+    """The bases of a class that only divide it into modules."""
+    bases = (own_definition(b) for b in owner.bases if isinstance(b, griffe.Expr))
+    return [b for b in bases if isinstance(b, griffe.Class) and b.name.endswith(PART)]
 
 
 def is_enum(owner: griffe.Class) -> bool:
@@ -495,7 +507,8 @@ def describe(path: str, level: int) -> Iterator[str]:
             yield "\n".join(["**Properties**", "", *values])
         for method in (m for m in inside if isinstance(m, griffe.Function)):
             yield f"{'#' * (level + 1)} `{name}.{method.name}`"
-            overloads = member.overloads.get(method.name)
+            owner = method.parent if isinstance(method.parent, griffe.Class) else member
+            overloads = owner.overloads.get(method.name)
             for function in overloads or [method]:
                 yield code(signature(function, method.name, bound=True))
             yield from docstring(method)

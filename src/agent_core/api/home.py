@@ -20,6 +20,7 @@ from agent_core.aio.loops import (
 from agent_core.errors import AgentCoreError, validation_error
 from agent_core.loading import without_collection
 from agent_core.runtime.options import RuntimeOptions
+from agent_core.text import kind_of
 
 if TYPE_CHECKING:
     from agent_core.runtime.services import Services
@@ -354,3 +355,54 @@ def closed_error() -> AgentCoreError:
         " around the calls"
     )
     return validation_error(message)
+
+
+class RuntimeMethods:
+    """The base of the parts of `AgentRuntime`: each module of `api` has the methods of one subject.
+
+    A subclass sets the home in its constructor.
+    """
+
+    _home: RuntimeHome
+
+    async def _reading(self, tenant: str | None) -> "Services":
+        """Return the services that read the sessions of a tenant; None leaves that to the runtime.
+
+        Raises:
+            AgentCoreError: `validation_error`: the runtime is bound to another tenant.
+            ConfigError: the name is invalid, or the database has no tenants.
+        """
+        services = await self._home.services()
+        bound = services.project.setup.tenant
+        if tenant is None or tenant == bound:
+            return services
+        if bound is not None:
+            raise validation_error(
+                f"this runtime is bound to the tenant {bound!r}; leave tenant out"
+            )
+        return services.of_tenant(tenant)
+
+    async def _changeable(self, *, is_dry: bool = False) -> "Services":
+        """Return the services for something that may change files before it stores anything.
+
+        Raises:
+            StorageError: the runtime is read-only.
+        """
+        services = await self._home.services()
+        if not is_dry:
+            services.store.require_writable()
+        return services
+
+
+def require_text(what: str, name: str | None) -> None:
+    """Check an optional text that a program has passed, such as an id.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is no text, or empty.
+    """
+    if name is None:
+        return
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+        raise validation_error(f"the {what} is a text, not {kind_of(name)}")
+    if not name.strip():
+        raise validation_error(f"the {what} is empty; is a variable not set?")

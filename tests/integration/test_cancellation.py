@@ -21,6 +21,7 @@ from agent_core import (
 )
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import EventType, JsonBlock, ToolResultBlock
+from agent_core.types.event_details import ToolEnded
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
@@ -171,7 +172,10 @@ async def test_a_cancelled_command_is_answered_with_its_output(home: Home, proje
         while not (project / "began").exists():  # noqa: ASYNC110 - nothing signals a new file
             await asyncio.sleep(0.01)
         assert not (await handle.cancel()).timed_out
+        ends = [each.details for each in (await made.replay_run(handle.run_id)).events]
         await made.run("what has it said?", session_id="s1")
+    (ended,) = [each for each in ends if isinstance(each, ToolEnded)]
+    assert any("left running, and stopped: sleep 60" in each for each in ended.remarks)
     of_runs = [request for request in provider.requests if "run_id" in request.metadata]
     sent = [block for message in of_runs[-1].messages for block in message.content]
     (result,) = [block for block in sent if isinstance(block, ToolResultBlock)]

@@ -50,6 +50,7 @@ class CallLayout(Struct, frozen=True):
         """Yield the lines of a call that has ended: its title, its outcome and its effects."""
         yield from self.headline(call)
         yield from self._why(call)
+        yield from self._remarks(call.end)
         yield from self.output(call.end, is_failure=outcome(call)[1] is Style.BAD)
         yield from self.diff(call.end)
 
@@ -119,8 +120,12 @@ class CallLayout(Struct, frozen=True):
             for line in shortened(message, _LONGEST_MESSAGE).splitlines():
                 for part in wrapped(visible(line), self.width - 4):
                     yield [(f"    {part}", Style.PLAIN)]
-        for place in call.end.blocked_by_sandbox:
-            line = f"  blocked by the sandbox: {visible(place, one_line=True)}"
+
+    def _remarks(self, ended: ToolEnded) -> Iterator[Line]:
+        """Yield what the sandbox has refused, and what else happened around a command."""
+        blocked = (f"blocked by the sandbox: {place}" for place in ended.blocked_by_sandbox)
+        for remark in (*blocked, *ended.remarks):
+            line = f"  {visible(remark, one_line=True)}"
             yield [(fitted(line, self.width, self.signs), Style.WARN)]
 
     def output(self, ended: ToolEnded, *, is_failure: bool) -> Iterator[Line]:

@@ -1,7 +1,7 @@
 """Details for the event that ends a call: of a command, a change, a search or a read."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from agent_core.text import plural, printed, shortened
@@ -18,17 +18,26 @@ _CLEANED_CHARS = 65_536
 _LONGEST_LINE = 2_000
 _CUT_DIFF = re.compile(r"… (\d+) more lines? \(\+\d+ characters\)")
 
+_REMARKS = {
+    "left_running_and_stopped": "left running, and stopped: {}",
+    "disabled_repositories": "repository disabled: {}",
+    "no_network": "{}",
+    "not_kept": "not kept: {}",
+}
+"""What a result says beside the output of a command, in words for people."""
+
 Clean = Callable[[Any], Any]
 """Takes secrets out of text that an event is to hold."""
 
 
 def command_facts(result: ToolResult, clean: Clean) -> JsonObject:
-    """The exit code and the last lines of a command, as far as its result has them."""
+    """Return the exit code, the last lines and the remarks of a command, if it has any."""
     outcome: Mapping[str, JsonValue] = result.metadata
     texts = [block.text for block in result.content if isinstance(block, TextBlock)]
     for block in result.content:
         if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
-            outcome = cast("JsonObject", block.data)
+            # What the runtime has added counts, whatever a tool of the user's prints.
+            outcome = {**cast("JsonObject", block.data), **result.metadata}
             texts = [str(outcome.get(stream) or "") for stream in ("stdout", "stderr")]
             break
     facts: JsonObject = {}
@@ -37,6 +46,8 @@ def command_facts(result: ToolResult, clean: Clean) -> JsonObject:
         facts["exit_code"] = code
     if blocked := outcome.get("blocked_by_sandbox"):
         facts["blocked_by_sandbox"] = blocked
+    if remarks := list(_remarks(outcome)):
+        facts["remarks"] = clean(remarks)
     text = "\n".join(part.rstrip("\n") for part in texts if part.strip())
     if not text:
         return facts
@@ -55,6 +66,13 @@ def command_facts(result: ToolResult, clean: Clean) -> JsonObject:
     if outcome.get("truncated"):
         facts["output_truncated"] = True
     return facts
+
+
+def _remarks(outcome: Mapping[str, JsonValue]) -> Iterator[str]:
+    for key, words in _REMARKS.items():
+        found = outcome.get(key)
+        for each in found if isinstance(found, list) else [found] if found else ():
+            yield words.format(each)
 
 
 def found_facts(result: ToolResult) -> JsonObject:

@@ -326,6 +326,9 @@ class ToolEnded(ToolEvent, frozen=True):
         diff: the change of a file, followed by `diff_hidden_lines`.
         diff_is_whole: nothing of the diff was cut or replaced.
         blocked_by_sandbox: what the sandbox has refused.
+        remarks: what else happened around a command, in sentences: processes that were stopped with
+            it, a network it did not have, repositories that were disabled, output that was not
+            kept.
     """
 
     is_error: bool = False
@@ -340,6 +343,7 @@ class ToolEnded(ToolEvent, frozen=True):
     diff_hidden_lines: int = 0
     diff_is_whole: bool = False
     blocked_by_sandbox: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class ToolCompleted(ToolEnded, frozen=True):

@@ -171,6 +171,19 @@ def test_the_end_of_a_call_says_how(kind: str, payload: dict[str, Any], shown: s
     assert screen.getvalue() == f"> t {shown}\n"
 
 
+@together("term", ["xterm", "dumb"])
+def test_what_happened_around_a_command_stays_on_the_screen_once(term: str) -> None:
+    screen = ScreenWithSigns()
+    view = RunView(Terminal(screen, screen, environ={"TERM": term, "NO_COLOR": "1"}))
+    remark = "left running, and stopped: npm run dev"
+    named = {"tool_name": "code.run_command", "kind": "execute"}
+    view.event(happens(EventType.TOOL_STARTED, named, "call_1"))
+    if term == "dumb":  # elsewhere the line of a progress is drawn over
+        view.event(happens(EventType.TOOL_PROGRESS, named | {"text": remark}, "call_1"))
+    view.event(happens(EventType.TOOL_COMPLETED, named | {"remarks": [remark]}, "call_1"))
+    assert screen.getvalue().count(remark) == 1
+
+
 def test_a_diff_counts_what_it_hides() -> None:
     view, _, screen = on_screen()
     added = "".join(f"+{number}\n" for number in range(100))

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shlex
 import signal
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from command_lines import make_program
 from isolation import Home, program_file
 from runtimes import CONFIG, runtime
 from sweeps import kept, sampled
+from tables import together
 
 MODEL = '[model]   # mine\nprovider = "openai"  # the service\nname = "gpt-5"\n'
 REST = "\n# how it remembers\n[memory]\nenabled = true # yes\n"
@@ -340,14 +342,50 @@ def test_the_commands_say_what_they_did(home: Home, project: Path) -> None:
         ("config unset model.temperature", 0, "is not set", ""),
         ("permissions add allow -- git log *", 0, "the command git log", "added"),
         ("permissions add allow -- git log *", 0, "the command git log", "there already"),
-        ("permissions add deny -- git log *", 2, "", "say allow and deny"),
-        ("permissions add allow", 2, "", "for which calls"),
+        ("permissions add deny -- git log *", 2, "", "config.toml:5 has a rule for the very same"),
+        ("permissions add allow", 2, "", "a command after --, or add --tool, --path"),
     ):
         done = command(home, project, *words.split())
         assert done.returncode == code, (words, done.stderr)
         assert out in done.stdout, words
         assert err in done.stderr, words
     assert stat.S_IMODE((home.path / "config.toml").stat().st_mode) == 0o600
+
+
+TYPED = [
+    ("-- 'python -m unittest'", "'python -m unittest' is one word", "-- python -m unittest"),
+    ("-- 'git log' '*'", "'git log' is one word", "-- git log '*'"),
+    ("-- ''", "the command must begin", ""),
+    ("--tool 'a b'", "--tool has 'a b'", ""),
+    ("--host http://x.test/y", "--host has 'http://x.test/y'", ""),
+    ("--path '!x'", "--path has '!x'", ""),
+    ("--path '~no-such-user/x'", "--path '~no-such-user/x' cannot be used", ""),
+    ("--path '${NO}/x'", "--path '${NO}/x' cannot be used", ""),
+    ("--only edits -- ls", 'the rule is for a command and only for "edits"', ""),
+    ("--reason because", "the rule is for no calls", "--agent or --only"),
+    (f"--tool {'x' * 500}/", f"{'x' * 80}…", ""),
+]
+
+
+@together(("typed", "fault", "cure"), TYPED)
+def test_a_rule_that_cannot_be_added_is_named_as_it_was_typed(
+    typed: str, fault: str, cure: str, home: Home, project: Path
+) -> None:
+    before = home.write_config(CONFIG).read_bytes()
+    done = command(home, project, "permissions", "add", "allow", *shlex.split(typed))
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert fault in line
+    assert line.endswith(cure)
+    assert not any(word in line for word in ("rules[", "[1]", "[[", "rule 1", "status"))
+    assert (home.path / "config.toml").read_bytes() == before
+
+
+def test_a_command_follows_the_options_of_its_rule(home: Home, project: Path) -> None:
+    home.write_config(CONFIG)
+    words = ["--reason", "so be it", "--", "git", "diff", "--", "--x"]
+    done = command(home, project, "permissions", "add", "allow", *words)
+    assert "the command git diff -- --x, exactly" in done.stdout
 
 
 def test_keys_are_completed(home: Home, project: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from agent_core.api import AgentRuntime
 from agent_core.cli.config_file import ConfigFile
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
@@ -18,10 +20,12 @@ from agent_core.cli.setup import build_terminal_redactor, open_runtime, run_on_t
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
+from agent_core.config.positions import find_line, find_lines
+from agent_core.config.problems import Problem, problems_of, read_text
 from agent_core.config.rules import PermissionRule
-from agent_core.errors import validation_error
-from agent_core.runtime.permission_rules import load_rules
-from agent_core.text import Clean, listed, visible
+from agent_core.errors import ConfigError, validation_error
+from agent_core.runtime.permission_rules import load_rules, rule_context
+from agent_core.text import Clean, listed, quoted, visible
 from agent_core.text.json_text import JsonObject
 from agent_core.text.shell import command_line
 from agent_core.tools.workspace import PathPolicy
@@ -83,6 +87,8 @@ def _named_call(options: Options) -> tuple[str, JsonObject] | str:
 
 
 _MOST_MET = 20
+_CONDITIONS = ("tool", "path", "host", "agent")
+"""The options of `permissions add` that name calls by what they are about."""
 
 
 def _shown_some(paths: Sequence[str]) -> str:
@@ -169,13 +175,54 @@ def _add(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> in
         message = "error: there is no config.toml yet; soong-agent config set model <provider:name>"
         terminal.line(f"{message} writes one", Style.BAD)
         return MISUSED
+    try:
+        typed = PermissionRule.model_validate(rule)
+        fault = _fault_of_typed(typed, setup)
+    except ValidationError as error:
+        fault, typed = _in_typed_words(problems_of(error, PermissionRule)[0], options), None
+    if typed is None or fault:
+        text = visible(clean(f"error: nothing was written: {fault}"), one_line=True)
+        terminal.line(text, Style.BAD)
+        return MISUSED
     file = ConfigFile(setup.home, build_terminal_redactor(os.environ, setup), check_rules)
     done = file.add_rule(rule)
     said = "added" if done.before != done.after else "there already"
-    meaning = describe_rule(PermissionRule.model_validate(rule))
-    terminal.text(f"{visible(clean(meaning), one_line=True)}\n")
+    terminal.text(f"{visible(clean(describe_rule(typed)), one_line=True)}\n")
     terminal.line(f"{said}: {done.key}, {CONFIG_NAME}:{done.line}", Style.DIM)
     return COMPLETED
+
+
+def _in_typed_words(problem: Problem, options: Options) -> str:
+    """Return what is wrong with a rule, in the words of its command line."""
+    key = problem.key.partition(".")[0].partition("[")[0]
+    program = next(iter(options.words), "")
+    if key == "command" and "/" not in program and len(program.split()) > 1:
+        line = " ".join([program, *map(shlex.quote, options.words[1:])])
+        return f"{quoted(program)} is one word; write each by itself: -- {line}"
+    named = (getattr(options, f"rule_{name}s") for name in _CONDITIONS)
+    if not key and not (program or options.only or any(named)):
+        names = ", ".join(f"--{name}" for name in _CONDITIONS)
+        return f"the rule is for no calls; name a command after --, or add {names} or --only"
+    subject = "the command" if key == "command" else f"--{key}" if key else "the rule"
+    return f"{subject} {problem.message}"
+
+
+def _fault_of_typed(rule: PermissionRule, setup: Setup) -> str:
+    """Return why a rule cannot be added; empty if it can."""
+    around = rule_context(setup, PathPolicy.of(setup))
+    for path in rule.path or ():
+        try:
+            around.expand(path)
+        except ConfigError as error:
+            return f"--path {quoted(path)} cannot be used: {error.message}"
+    for at, other in enumerate(setup.config.permissions.rules):
+        if other.subject == rule.subject and other.decision != rule.decision:
+            text = read_text(setup.config_path) or ""
+            line = find_line(find_lines(text, with_headers=True), f"permissions.rules[{at}]")
+            place = f"{CONFIG_NAME}:{line}" if line else CONFIG_NAME
+            said = f"{place} has a rule for the very same calls, which says {other.decision}"
+            return f"{said}; edit it there"
+    return ""
 
 
 _DECIDES = {"allow": "allows without a question", "ask": "asks before", "deny": "denies"}

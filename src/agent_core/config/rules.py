@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent_core.config.section import Section
+from agent_core.text import quoted
 
 RuleDecision = Literal["allow", "ask", "deny"]
 _MOST_RULES = 1_000
@@ -29,14 +30,21 @@ def _as_list(value: object) -> list[object]:
 def _as_words(value: object) -> object:
     """Return each word of a command as the list of its alternatives."""
     if isinstance(value, str) and value.split() != [value]:
-        raise ValueError('must have each word by itself: command = ["git", "status"]')
+        raise ValueError(f"must have each word by itself: command = {_array(value.split())}")
     words = [_as_list(word) for word in _as_list(value)]
     for name in filter(lambda word: isinstance(word, str), words[0]):
         if not str(name).strip() or (name == "*" and words != [["*"]]):
             raise ValueError("must begin with the name of a program")
         if "/" not in str(name) and str(name).split() != [name]:
-            raise ValueError(f'must have each word by itself, not {name!r}: ["git", "status"]')
+            shown = _array(str(name).split())
+            raise ValueError(f"must have each word by itself, not {quoted(str(name))}: {shown}")
     return words
+
+
+def _array(words: Sequence[str]) -> str:
+    """Return words as an array of TOML, for a message."""
+    written = ", ".join(f'"{word}"' for word in words)
+    return f"[{written}]"
 
 
 def _as_names(value: object) -> object:
@@ -80,7 +88,7 @@ def _all(problem_of: Callable[[str], str | None]) -> AfterValidator:
     def check(names: list[str]) -> list[str]:
         for name in names:
             if problem := problem_of(name):
-                raise ValueError(f"has {name!r}, which {problem}")
+                raise ValueError(f"has {quoted(name)}, which {problem}")
         return names
 
     return AfterValidator(check)
@@ -130,7 +138,7 @@ class PermissionRule(Section):
                 f"does not say for which calls it is; add one or more of {', '.join(KEYS)}"
             )
         if self.only == "edits" and self.command is not None:
-            raise ValueError('has command and only = "edits", but no command is such an edit')
+            raise ValueError('is for a command and only for "edits", but no command is one')
         if both := [example for example in self.match if example in self.not_match]:
             raise ValueError(f"has {both[0]!r} in match and in not_match; remove it from one")
         return self

@@ -20,6 +20,7 @@ from agent_core.config.paths import check_placeholders, fill_placeholders
 from agent_core.config.rules import PermissionRule
 from agent_core.disk.globs import PathGlobs
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.text import quoted
 from agent_core.types import (
     Access,
     CommandView,
@@ -86,18 +87,25 @@ class RuleContext(Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: a path cannot be used; names the rule.
         """
-        paths: list[str] = []
-        for path in table.path or ():
-            try:
-                check_placeholders(path)
-            except ConfigError as error:
-                raise unusable_rule(name, error.message) from None
-            filled = fill_placeholders(path, home=self.home, project=self.project)
-            expanded = os.path.expanduser(filled)  # noqa: PTH111 - a slash at the end stays
-            if expanded.startswith("~"):
-                raise unusable_rule(name, f"there is no user whose home {path!r} begins with")
-            paths.append(expanded)
-        return Rule(name, table, tuple(paths), self)
+        try:
+            paths = tuple(map(self.expand, table.path or ()))
+        except ConfigError as error:
+            raise unusable_rule(name, error.message) from None
+        return Rule(name, table, paths, self)
+
+    def expand(self, path: str) -> str:
+        """Return the path of a rule with its placeholders and `~` filled in.
+
+        Raises:
+            ConfigError: it names a placeholder or a user that there is not.
+        """
+        check_placeholders(path)
+        filled = fill_placeholders(path, home=self.home, project=self.project)
+        expanded = os.path.expanduser(filled)  # noqa: PTH111 - a slash at the end stays
+        if expanded.startswith("~"):
+            message = f"there is no user whose home {quoted(path)} begins with"
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+        return expanded
 
     def build_all(self, file: str, tables: Iterable[PermissionRule]) -> list["Rule"]:
         """The rules of a file, named by their place in it."""

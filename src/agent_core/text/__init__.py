@@ -175,6 +175,17 @@ def shown_id(name: str) -> str:
     return name if name.strip() else repr(name)
 
 
+def quoted(text: str, most: int = 80) -> str:
+    """Return a text of any origin in quotes, for a message: one safe line, visibly cut.
+
+    Args:
+        text: what was typed, or sent.
+        most: characters that are shown; `…` follows them if there are more.
+    """
+    cut = text if len(text) <= most else f"{text[:most]}…"
+    return visible(repr(cut), one_line=True)
+
+
 def shorten_name(name: object) -> str:
     """Return a name of any origin, cut to 200 characters."""
     name = name if isinstance(name, str) else repr(name)

@@ -146,9 +146,13 @@ def add_parser(commands: Commands) -> None:
 
 
 def split_words(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The arguments before the `--` of a run, and the words after it: those are text."""
+    """Return the arguments before the `--` of a command, and the words after it.
+
+    Those are the text of a run, or a command that permissions are about.
+    """
     command = next((place for place, word in enumerate(argv) if word[:1] != "-"), None)
-    if command is None or argv[command] != "run" or "--" not in argv[command:]:
+    takes_words = command is not None and argv[command] in {"run", "permissions"}
+    if not takes_words or "--" not in argv[command:]:
         return argv, ()
     end = argv.index("--", command)
     return argv[:end], argv[end + 1 :]

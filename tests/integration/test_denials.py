@@ -9,7 +9,7 @@ import pytest
 
 from agent_core import AgentRuntime, PermissionDecision, PermissionRequest, RunOptions
 from agent_core.history.words import verdict
-from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.answers import UnattendedError
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import Decision, EventType
 from agent_core.types.event_details import PermissionDecided

@@ -48,7 +48,8 @@ from agent_core.api.arguments import checks_arguments
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.keywords import lists_keywords
-from agent_core.loop.options import Agent as EngineAgent, hint_at_option
+from agent_core.loop.option_checks import hint_at_option
+from agent_core.loop.options import Agent as EngineAgent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import kind_of
 from agent_core.tools.base import Concurrency

@@ -52,7 +52,8 @@ from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
 from agent_core.extensions import ExtensionContext
 from agent_core.keywords import lists_keywords
-from agent_core.loop.options import RunOptions, hint_at_option, with_instructions
+from agent_core.loop.option_checks import hint_at_option
+from agent_core.loop.options import RunOptions, with_instructions
 from agent_core.text import nearest, plural
 from agent_core.tools.deps import check_agents_deps
 from agent_core.types import OutputT, RunStatus, new_id

@@ -40,11 +40,11 @@ from agent_core.config.models import BudgetConfig, RetryConfig
 from agent_core.errors import ErrorCode, validation_error
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import Outcome, RunLimits, StandaloneRun, build_run
+from agent_core.loop.option_checks import malformed_option
 from agent_core.loop.options import (
     NO_OPTIONS,
     RunOptions,
     asked_options,
-    malformed_option,
     with_contributions,
     with_instructions,
 )

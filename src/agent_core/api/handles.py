@@ -608,11 +608,8 @@ async def answer_question(
     **handed: Any,
 ) -> RunHandle[Any]:
     """Answer a question and return the user's run; see `AgentRuntime.answer`."""
-    from agent_core.loop.options import (  # noqa: PLC0415 - loaded by now
-        NO_OPTIONS,
-        asked_options,
-        malformed_option,
-    )
+    from agent_core.loop.option_checks import malformed_option  # noqa: PLC0415 - loaded by now
+    from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
     from agent_core.types import PermissionDecision  # noqa: PLC0415 - likewise
 
     runs.home.require()

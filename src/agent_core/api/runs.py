@@ -670,7 +670,7 @@ def _asked_placement(fields: dict[str, Any]) -> Placement:
     if fields.keys().isdisjoint(PLACED):
         return ANYWHERE
     given = {name: fields.pop(name) for name in PLACED if name in fields}
-    from agent_core.loop.options import asked_placement  # noqa: PLC0415 - for few runs
+    from agent_core.loop.option_checks import asked_placement  # noqa: PLC0415 - for few runs
 
     return asked_placement(given)
 

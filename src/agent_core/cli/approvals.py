@@ -17,7 +17,7 @@ from agent_core.cli.terminal import Style, Terminal
 from agent_core.cli.view import answer_hint, answers_of
 from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode, StorageError, validation_error
-from agent_core.permissions.questions import describe_answer
+from agent_core.permissions.answers import describe_answer
 from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
 from agent_core.text import Clean, lines_of_diff, listed, visible
 from agent_core.types import ApprovalRecord, Decision, PermissionRequest, RunStatus

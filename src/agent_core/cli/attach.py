@@ -22,7 +22,7 @@ from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.config.load import MODEL_VARIABLE, has_config
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.answers import UnattendedError
 from agent_core.permissions.request import ALWAYS, without_rules
 from agent_core.text import Clean
 from agent_core.types import ApprovalRecord, EventLevel, EventType, RunStatus, RuntimeEvent

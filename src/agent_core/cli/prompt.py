@@ -25,12 +25,7 @@ from agent_core.cli.question import (
     where_line,
 )
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.permissions.questions import (
-    BY_SESSION,
-    NOBODY,
-    UnattendedError,
-    covered_by,
-)
+from agent_core.permissions.answers import BY_SESSION, NOBODY, UnattendedError, covered_by
 from agent_core.permissions.request import THIS_CALL_ONLY, WIDE_DECISIONS, coverage_of
 from agent_core.text import lines_of_diff, plural, shortened, visible
 from agent_core.types import Decision

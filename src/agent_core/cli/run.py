@@ -37,7 +37,7 @@ from agent_core.config.databases import find_database_url
 from agent_core.config.load import MODEL_VARIABLE
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError, validation_error
 from agent_core.history.words import CARRY_OUT
-from agent_core.permissions.questions import NOBODY
+from agent_core.permissions.answers import NOBODY
 from agent_core.text import visible
 from agent_core.types import (
     Budget,

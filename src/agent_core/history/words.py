@@ -181,9 +181,7 @@ def objection_line(objection: str) -> str:
 
 def verdict(answer: PermissionDecided, say: Language = ENGLISH) -> str:
     """Return who answered a question about a call, the decision and the reason."""
-    from agent_core.permissions.questions import (  # noqa: PLC0415 - for stories only
-        describe_answer,
-    )
+    from agent_core.permissions.answers import describe_answer  # noqa: PLC0415 - for stories only
 
     return describe_answer(answer.decision, answer.decided_by, answer.decider, answer.reason, say)
 
@@ -194,7 +192,7 @@ def denial(call: Call, say: Language = ENGLISH) -> tuple[str, str]:
     The message is for the model: where it says no more than who has refused the call, it is not
     shown to people.
     """
-    from agent_core.permissions.questions import NOBODY, THE_USER  # noqa: PLC0415 - few are denied
+    from agent_core.permissions.answers import NOBODY, THE_USER  # noqa: PLC0415 - few are denied
 
     message = call.end.message or ""
     match call.end:

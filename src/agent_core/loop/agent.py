@@ -4,15 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from agent_core.loop.options import (
-    AGENT_OPTIONS,
-    NO_OPTIONS,
-    Agent,
-    AnyAgent,
-    RunOptions,
-    malformed_option,
-    tool_name,
-)
+from agent_core.loop.option_checks import malformed_option, tool_name
+from agent_core.loop.options import AGENT_OPTIONS, NO_OPTIONS, Agent, AnyAgent, RunOptions
 from agent_core.tools.base import Tool
 from agent_core.tools.callables import plain_function
 from agent_core.tools.registry import TakenNames

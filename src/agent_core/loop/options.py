@@ -1,10 +1,8 @@
 """The options of one run."""
 
 import inspect
-import json
-import math
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import (
     TYPE_CHECKING,
@@ -20,20 +18,31 @@ from typing import (
 from pydantic import ValidationError
 from typing_extensions import TypeAliasType, TypeVar
 
-from agent_core.callbacks import callback_problem, name_of
+from agent_core.callbacks import callback_problem
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.extensions import (
     Extension,
     ExtensionContext,
     Extensions,
-    misfit_of_extension,
+)
+from agent_core.loop.option_checks import (
+    checked_extensions,
+    checked_guards,
+    checked_metadata,
+    checked_validators,
+    hint_at_option,
+    listed,
+    made_tool,
+    made_tools,
+    malformed_option,
+    tool_name,
 )
 from agent_core.providers.base import ProviderAdapter
-from agent_core.text import kind_of, nearest
+from agent_core.text import kind_of
 from agent_core.tools.base import Concurrency, Tool, ToolContext
-from agent_core.tools.registry import Handler, check_own_name, tool_from
-from agent_core.tools.toolsets import AnyTool, Toolset
+from agent_core.tools.registry import check_own_name
+from agent_core.tools.toolsets import AnyTool
 from agent_core.types import (
     AgentDefinition,
     Budget,
@@ -42,10 +51,8 @@ from agent_core.types import (
     PermissionMode,
     ReasoningEffort,
     StoredOptions,
-    ToolDefinition,
 )
 from agent_core.types.budget import SharedBudget
-from agent_core.types.lanes import Placement
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -383,30 +390,6 @@ _CHILD_GUARDS = frozenset({"tool_call", "tool_result"})
 OF_OTHER_MODEL: Mapping[str, Any] = {"temperature": None, "seed": None, "reasoning": None}
 """Options of a parent that do not apply to a child with a model of its own."""
 
-_ELSEWHERE = {
-    "system_prompt": "instructions",
-    "message_history": "history",
-    "messages": "history",
-    "context": "deps",
-    "usage_limits": "budget",
-    "max_budget_usd": "budget",
-    "response_format": "output_type",
-    "output_format": "output_type",
-    "result_type": "output_type",
-    "session": "session_id",
-    "thread_id": "session_id",
-    "conversation_id": "session_id",
-    "resume": "session_id",
-    "recursion_limit": "max_turns",
-    "max_steps": "max_turns",
-    "allowed_tools": "tools",
-    "disallowed_tools": "disabled_tools",
-    "middleware": "extensions",
-    "hooks": "extensions",
-    "capabilities": "extensions",
-}
-"""What other frameworks call options of a run."""
-
 _SETTINGS = ("temperature", "reasoning", "max_output_tokens")
 """Options that replace settings of the model."""
 _NAMES = tuple(each.name for each in fields(RunOptions))
@@ -660,28 +643,6 @@ def with_checked_agents(options: RunOptions[Any]) -> RunOptions[Any]:
     )
 
 
-def asked_placement(given: Mapping[str, Any]) -> Placement:
-    """Return the placement named by keywords.
-
-    Raises:
-        AgentCoreError: `validation_error`, which names the argument.
-    """
-    timeout = given.get("queue_timeout_s")
-    for name in ("here", "questions_wait"):
-        if not isinstance(given.get(name), bool | None):
-            raise malformed_option(name, f"is True or False, not {given[name]!r}")
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if timeout is not None and not (is_number and 0 <= timeout < math.inf):
-        raise malformed_option("queue_timeout_s", f"is a number of seconds, not {timeout!r}")
-    return Placement(**given)
-
-
-def hint_at_option(name: str, known: Collection[str]) -> str:
-    """Return ` (did you mean …?)` for an unknown option, also for names of other frameworks."""
-    meant = _ELSEWHERE.get(name)
-    return f" (did you mean {meant}?)" if meant in known else nearest(name, known)
-
-
 def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     """Merge the options with those passed as keywords, and validate them all.
 
@@ -731,7 +692,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     Raises:
         AgentCoreError: `validation_error`: a field is invalid; the error names it.
     """
-    tools = None if options.tools is None else _items("tools", options.tools)
+    tools = None if options.tools is None else listed("tools", options.tools)
     if callable(options.instructions) and (
         problem := callback_problem(options.instructions, "context")
     ):
@@ -741,8 +702,8 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         reason = f"is 'provider:name', a ModelConfig or an adapter, not {kind_of(model)}"
         raise malformed_option("model", reason)
     own_tools = options.provider_tools
-    guards = _guards(options.guards)
-    extensions = checked_extensions(_items("extensions", options.extensions))
+    guards = checked_guards(options.guards)
+    extensions = checked_extensions(listed("extensions", options.extensions))
     budget = options.budget
     live = {
         "budget": isinstance(budget, SharedBudget),
@@ -754,7 +715,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "agents": bool(options.agents),
         "handoffs": bool(options.handoffs),
         "output_validators": bool(
-            options.output_validators and _validators(options.output_validators)
+            options.output_validators and checked_validators(options.output_validators)
         ),
     }
     agent = options.agent
@@ -763,23 +724,23 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "instructions": None if callable(options.instructions) else options.instructions,
         "model": model.model_dump(exclude_unset=True) if isinstance(model, ModelConfig) else model,
         "tools": None if tools is None else [tool_name(tool) for tool in tools],
-        "disabled_tools": _items("disabled_tools", options.disabled_tools),
+        "disabled_tools": listed("disabled_tools", options.disabled_tools),
         "output_mode": options.output_mode,
         "output_retries": options.output_retries,
         "budget": options.budget.own
         if isinstance(options.budget, SharedBudget)
         else options.budget,
         "max_turns": options.max_turns,
-        "provider_tools": own_tools if own_tools is None else _items("provider_tools", own_tools),
+        "provider_tools": own_tools if own_tools is None else listed("provider_tools", own_tools),
         "permission_mode": options.permission_mode,
         "temperature": options.temperature,
         "seed": options.seed,
-        "stop": _items("stop", options.stop),
+        "stop": listed("stop", options.stop),
         "reasoning": options.reasoning,
         "max_output_tokens": options.max_output_tokens,
         "memory": options.memory,
         "needs_caller": [name for name, is_needed in live.items() if is_needed],
-        "metadata": _metadata(options.metadata),
+        "metadata": checked_metadata(options.metadata),
     }
     try:
         stored = StoredOptions.model_validate(values, strict=True)
@@ -825,114 +786,6 @@ async def with_instructions(options: RunOptions[Any], context: ExtensionContext)
     return replace(options, instructions=text)
 
 
-def tool_name(tool: AnyTool) -> str:
-    """Return the name under which a model calls the tool."""
-    return tool.name if isinstance(tool, Tool | Toolset) else str(tool)
-
-
-def made_tools(given: Sequence[AnyTool]) -> list[str | Tool | Toolset]:
-    """Return tools with the functions among them made into tools.
-
-    Raises:
-        AgentCoreError: `validation_error`: it is not a list, or one is neither a name nor a tool.
-        ConfigError: `validation_error`: a function cannot be a tool, or a name is reserved.
-    """
-    made = [_made_tool(each) for each in _items("tools", given)]
-    for each in made:
-        if isinstance(each, Tool):
-            check_own_name(each.name)
-    return made
-
-
-def runtime_tools(given: Sequence[AnyTool]) -> tuple[list[Tool], list[Toolset]]:
-    """Return the tools and the toolsets among the tools of a runtime.
-
-    Raises:
-        AgentCoreError, ConfigError: as for `made_tools`; or one is only named.
-    """
-    made = made_tools(given)
-    for each in made:
-        if isinstance(each, str):
-            reason = "every run has the tools that are known already; give functions and toolsets"
-            raise malformed_option("tools", f"of a runtime names {each}, and {reason}")
-    toolsets = [each for each in made if isinstance(each, Toolset)]
-    return [each for each in made if isinstance(each, Tool)], toolsets
-
-
-def _made_tool(given: object) -> str | Tool | Toolset:
-    match given:
-        case str() | Tool() | Toolset():
-            return given
-        case ToolDefinition():
-            return given.name
-        case (ToolDefinition() as definition, _):  # pyright: ignore[reportUnknownVariableType]
-            return tool_from(definition, cast("tuple[ToolDefinition, Handler]", given)[1])
-        case _ if callable(given):
-            from agent_core.tools.decorator import tool  # noqa: PLC0415 - for those that give one
-
-            return tool(given)
-        case _:
-            reason = f"holds {kind_of(given)}, which is neither a name, a function nor a tool"
-            if hasattr(type(given), "engine_agent"):
-                reason += "; give the agent's as_tool(), or the agent in agents=[…]"
-            raise malformed_option("tools", reason)
-
-
-def _items(name: str, given: object) -> list[Any]:
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise malformed_option(name, f"is a list, not {kind_of(given)}")
-    return list(cast("Sequence[Any]", given))
-
-
-def _metadata(given: object) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise malformed_option("metadata", f"is a dict, not {kind_of(given)}")
-    metadata = dict(cast("Mapping[str, Any]", given))
-    try:
-        json.dumps(metadata, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise malformed_option(
-            "metadata", f"is stored as JSON, which cannot hold it: {error}"
-        ) from None
-    return metadata
-
-
-def _validators(given: object) -> list[Any]:
-    validators = _items("output_validators", given)
-    for each in validators:
-        if problem := callback_problem(each, "value", "context", least=1):
-            raise malformed_option("output_validators", f"holds {name_of(each)}; one {problem}")
-    return validators
-
-
-def _guards(given: object) -> list[Any]:
-    guards = _items("guards", given)
-    if guards:
-        from agent_core.loop.guards import RunGuard  # noqa: PLC0415 - most runs have none
-
-        for guard in guards:
-            if not isinstance(guard, RunGuard):
-                made = "an async function under @on_message, @on_tool_call or @on_answer"
-                raise malformed_option("guards", f"holds {kind_of(guard)}; a guard is {made}")
-    return guards
-
-
-def checked_extensions(given: Sequence[object]) -> list[Extension]:
-    """Return extensions.
-
-    Raises:
-        AgentCoreError: `validation_error`: one is something else.
-    """
-    for each in given:
-        if not isinstance(each, Extension):
-            made = "an instance of a subclass of Extension"
-            what = each.__name__ if isinstance(each, type) else kind_of(each)
-            raise malformed_option("extensions", f"holds {what}; an extension is {made}")
-        if problem := misfit_of_extension(type(each)):
-            raise malformed_option("extensions", f"holds {kind_of(each)}, and {problem}")
-    return [each for each in given if isinstance(each, Extension)]
-
-
 def with_contributions(options: RunOptions[Any], extensions: Extensions) -> RunOptions[Any]:
     """Return the options with the instructions and tools that extensions contribute.
 
@@ -945,12 +798,6 @@ def with_contributions(options: RunOptions[Any], extensions: Extensions) -> RunO
         options = replace(options, instructions="\n\n".join([*own, *texts]))
     if tools:
         known = [EVERY_TOOL] if options.tools is None else options.tools
-        made = [_made_tool(each) for each in tools]
+        made = [made_tool(each) for each in tools]
         options = replace(options, tools=[*known, *made])
     return options
-
-
-def malformed_option(name: str, reason: str) -> AgentCoreError:
-    """Return the error for an invalid option."""
-    details = {"option": name}
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{name} {reason}", details=details)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from agent_core.config.models import ModelConfig
-from agent_core.loop.options import EVERY_TOOL, NO_OPTIONS, RunOptions, tool_name
+from agent_core.loop.option_checks import tool_name
+from agent_core.loop.options import EVERY_TOOL, NO_OPTIONS, RunOptions
 from agent_core.tools.toolsets import AnyTool
 from agent_core.types import Budget, StoredOptions
 from agent_core.types.budget import SharedBudget

@@ -25,15 +25,9 @@ from agent_core.extensions import (
     Place,
     find_none,
 )
+from agent_core.permissions.answers import PermissionCallback, call_back, denial_of, denied
 from agent_core.permissions.policy import Policy, PolicyDecision, may_change
-from agent_core.permissions.questions import (
-    PermissionCallback,
-    PermissionJournal,
-    Questions,
-    call_back,
-    denial_of,
-    denied,
-)
+from agent_core.permissions.questions import PermissionJournal, Questions
 from agent_core.permissions.request import (
     ALWAYS,
     WIDE_DECISIONS,

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError, validation_error
-from agent_core.loop.options import NO_OPTIONS, Agent, AnyAgent, RunOptions, tool_name
+from agent_core.loop.option_checks import tool_name
+from agent_core.loop.options import NO_OPTIONS, Agent, AnyAgent, RunOptions
 from agent_core.loop.restored import missing_options, restored_options
-from agent_core.permissions.questions import current_decider, denied_by_user, describe_answer
+from agent_core.permissions.answers import current_decider, denied_by_user, describe_answer
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
 from agent_core.runtime.pipeline import RunPipeline
 from agent_core.runtime.process import ProcessParts

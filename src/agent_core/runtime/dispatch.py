@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agent_core.aio import finish_uncancelled
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.loop.options import malformed_option
+from agent_core.loop.option_checks import malformed_option
 from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner

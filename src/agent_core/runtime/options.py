@@ -87,7 +87,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
             check_callback("permission_callback", self.permission_callback, "request")
             check_callback("elicitation_callback", self.elicitation_callback, "request")
         if self.extensions:
-            from agent_core.loop.options import checked_extensions  # noqa: PLC0415 - likewise
+            from agent_core.loop.option_checks import checked_extensions  # noqa: PLC0415 - likewise
 
             checked_extensions(self.extensions)
 
@@ -122,7 +122,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
         Raises:
             AgentCoreError, ConfigError: `validation_error`: one is no tool.
         """
-        from agent_core.loop.options import runtime_tools  # noqa: PLC0415
+        from agent_core.loop.option_checks import runtime_tools  # noqa: PLC0415
 
         self.own_tools, toolsets = runtime_tools(tools)
         self.toolsets = (*self.toolsets, *toolsets)

@@ -34,13 +34,8 @@ from agent_core.extensions import (
     installed_extensions,
 )
 from agent_core.loop.context import HistorySource
-from agent_core.loop.options import (
-    NO_OPTIONS,
-    RunOptions,
-    checked_extensions,
-    malformed_option,
-    with_contributions,
-)
+from agent_core.loop.option_checks import checked_extensions, malformed_option
+from agent_core.loop.options import NO_OPTIONS, RunOptions, with_contributions
 from agent_core.memory.current import CurrentMemories, find_memories
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard, UserRules

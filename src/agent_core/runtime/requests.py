@@ -13,13 +13,8 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.extensions import ExtensionContext
-from agent_core.loop.options import (
-    NO_OPTIONS,
-    RunOptions,
-    malformed_option,
-    stored_options,
-    with_instructions,
-)
+from agent_core.loop.option_checks import malformed_option
+from agent_core.loop.options import NO_OPTIONS, RunOptions, stored_options, with_instructions
 from agent_core.process.environment import HOOK
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.process import ProcessParts

@@ -21,13 +21,8 @@ from agent_core.context.skills import (
 )
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ToolError
 from agent_core.events import Journal
-from agent_core.loop.options import (
-    EVERY_TOOL,
-    NO_OPTIONS,
-    RunOptions,
-    malformed_option,
-    tool_name,
-)
+from agent_core.loop.option_checks import malformed_option, tool_name
+from agent_core.loop.options import EVERY_TOOL, NO_OPTIONS, RunOptions
 from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import nearest, shorten_name, shown_id

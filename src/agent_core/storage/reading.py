@@ -25,7 +25,6 @@ from msgspec import Struct
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_database_paths
 from agent_core.storage import migrations
-from agent_core.storage.claims import lost_sessions
 from agent_core.storage.connections import (
     FileConnection,
     connect,
@@ -34,6 +33,7 @@ from agent_core.storage.connections import (
     size_of_files,
 )
 from agent_core.storage.faults import is_busy
+from agent_core.storage.lost_runs import lost_sessions
 from agent_core.storage.owners import Owner
 from agent_core.storage.sql import Connection as SqlConnection, Job, NoWriter, Result
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, SqliteSessionStore

@@ -27,6 +27,7 @@ from agent_core.storage import (
     budgets,
     changes,
     claims,
+    lost_runs,
     messages,
     owners,
     queries,
@@ -235,12 +236,12 @@ class SessionStore:
     runs = _read(queries.runs, is_single=True)
     active_run_ids = _read(queries.active_run_ids, is_single=True)
     run_history = _read(queries.run_history)
-    waiting_children = _read(claims.waiting_children, is_single=True)
+    waiting_children = _read(lost_runs.waiting_children, is_single=True)
     run_tree = _read(queries.run_tree, is_single=True)
     children = _read(queries.children, is_single=True)
     memory_terms = _read(queries.memory_terms)
     hand_over = _write(takeovers.hand_over, by="run_id")
-    close_waiting = _judged_write(claims.close_waiting, by="run_id")
+    close_waiting = _judged_write(lost_runs.close_waiting, by="run_id")
     request_cancel = _judged_write(claims.request_cancel, by="run_id")
     agent = _read(queries.agent, is_single=True)
     agents = _read(queries.agents, is_single=True)
@@ -514,13 +515,13 @@ class SessionStore:
         for session_id in await self._lost_sessions():  # a transaction each: see `skip_unreadable`
             with skip_unreadable(f"session {session_id}"):
                 lost += await self.writer.submit(
-                    lambda c, one=session_id: claims.close_lost_session(c, self.liveness, one),
+                    lambda c, one=session_id: lost_runs.close_lost_session(c, self.liveness, one),
                     session_id,
                 )
         return lost
 
     async def _lost_sessions(self) -> list[str]:
-        return await self.writer.submit(lambda c: claims.lost_sessions(c, self.liveness))
+        return await self.writer.submit(lambda c: lost_runs.lost_sessions(c, self.liveness))
 
     async def working_sessions(self) -> Sequence[SessionRecord]:
         """Return the sessions in which a run of a living process is queued or under way."""

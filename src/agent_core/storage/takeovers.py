@@ -12,24 +12,26 @@ from msgspec.structs import replace
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_time
 from agent_core.storage.claims import (
+    claim_session,
+    find_agent,
+    find_session,
+    open_run,
+    refuse_unless_free,
+    release,
+    select_root_agent,
+    session_active,
+)
+from agent_core.storage.liveness import Liveness, OwnerIsDead, is_free
+from agent_core.storage.lost_runs import (
     CANCELLED_IDLE,
     CANCELLED_UNBEGUN,
     LEFT,
-    claim_session,
     close_run,
-    find_agent,
-    find_session,
     free_session,
-    open_run,
     open_runs,
-    refuse_unless_free,
-    release,
     select_open_runs,
-    select_root_agent,
-    session_active,
     too_many_takeovers,
 )
-from agent_core.storage.liveness import Liveness, OwnerIsDead, is_free
 from agent_core.storage.rows import OPEN_RUN, find, first, insert_events, read_all, update
 from agent_core.storage.sql import Connection
 from agent_core.types import (

@@ -15,7 +15,7 @@ from agent_core.cli import run
 from agent_core.cli.command import execute
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.permissions import PermissionCallback, UnattendedError
-from agent_core.permissions.questions import call_back
+from agent_core.permissions.answers import call_back
 from agent_core.types import (
     ApprovalRecord,
     CancelResult,

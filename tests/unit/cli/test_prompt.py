@@ -19,7 +19,7 @@ from agent_core.cli.lines import InputLines
 from agent_core.cli.prompt import TerminalPrompt, parse_decision
 from agent_core.cli.terminal import Terminal
 from agent_core.history.questions import request_facts
-from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.answers import UnattendedError
 from agent_core.text import visible
 from agent_core.tools.patch import unified_diff
 from agent_core.types import (

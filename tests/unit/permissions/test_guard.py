@@ -11,8 +11,8 @@ import pytest
 
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.permissions.answers import PermissionCallback
 from agent_core.permissions.guard import PermissionGuard, ToolLists
-from agent_core.permissions.questions import PermissionCallback
 from agent_core.permissions.request import MAX_DIFF, MAX_SUMMARY
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (

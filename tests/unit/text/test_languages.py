@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.errors import ErrorCode
 from agent_core.history.words import kind_in_words, meaning_of, speaker
-from agent_core.permissions.questions import DECISIONS, PLACES
+from agent_core.permissions.answers import DECISIONS, PLACES
 from agent_core.tasks.model import TaskStatus, TaskStepStatus
 from agent_core.text.chinese import CHINESE
 from agent_core.text.languages import Language, language_of

@@ -42,7 +42,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.loop.options import RunOptions
-from agent_core.permissions.questions import PermissionCallback, UnattendedError
+from agent_core.permissions.answers import PermissionCallback, UnattendedError
 from agent_core.tasks.log_store import read_stored_tasks
 from agent_core.tasks.model import TaskStep, TaskStepStatus
 from agent_core.text import visible

@@ -58,7 +58,7 @@ from agent_core.errors import (
 )
 from agent_core.loading import installed_version
 from agent_core.loop.options import RunOptions
-from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.answers import UnattendedError
 from agent_core.redaction import Redactor
 from agent_core.text.json_text import JsonSchema, shown_json
 from agent_core.tools.schema import read_arguments

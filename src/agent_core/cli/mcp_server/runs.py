@@ -14,7 +14,7 @@ from agent_core.cli.render import label_of, outcome, summary_of
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events.projection import PlacedEvent, Projection
 from agent_core.history.words import denial, is_trouble, meaning_of, remark_line
-from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.answers import UnattendedError
 from agent_core.text import shortened, visible
 from agent_core.types import (
     PermissionDecision,

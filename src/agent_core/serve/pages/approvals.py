@@ -7,7 +7,7 @@ from starlette.responses import Response
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.history.page import diff_block
 from agent_core.history.questions import request_facts
-from agent_core.permissions.questions import describe_answer
+from agent_core.permissions.answers import describe_answer
 from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, wide_of
 from agent_core.providers import jsontext
 from agent_core.serve.pages.frame import Frame, framed, problem_page

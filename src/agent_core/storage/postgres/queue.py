@@ -15,8 +15,8 @@ from typing import Any, cast
 from msgspec import Struct
 
 from agent_core.storage import owners
-from agent_core.storage.claims import LOST, close_run
 from agent_core.storage.liveness import OwnerIsDead, by_lease
+from agent_core.storage.lost_runs import LOST, close_run
 from agent_core.storage.postgres.statements import (
     PostgresRow,
     Statements,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import claims
+from agent_core.storage import claims, lost_runs
 from agent_core.storage.liveness import Liveness
 from agent_core.storage.migrations import MIGRATIONS
 from agent_core.storage.postgres.appends import Append
@@ -140,7 +140,7 @@ class PostgresSessionStore(SessionStore):
             del self._extending[session_id]
 
     async def _lost_sessions(self) -> list[str]:
-        return await self.reader.read(lambda c: claims.lost_sessions(c, self.liveness))
+        return await self.reader.read(lambda c: lost_runs.lost_sessions(c, self.liveness))
 
     def _batch_job(self, batch: Batch, rows: BatchRows, epoch: int | None) -> Job[Position]:
         return cast("Job[Position]", Append(batch, rows, epoch))  # the writer sends it

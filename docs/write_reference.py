@@ -59,7 +59,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
             ),
             "History": (
                 *("Node", "Role", "ReplayResult", "InspectResult", "CancelResult"),
-                *("CleanupResult", "DeleteSessionResult", "SwitchResult"),
+                *("CleanupResult", "DeleteSessionResult", "SwitchResult", "UndoState"),
                 *("WorkspaceDiff", "FileChange"),
             ),
             "Lists": ("Pages", "Page", "SessionPage", "RunReport"),

@@ -199,6 +199,7 @@ class Crowd:
             "replay_run": lambda: runtime.replay_run(run),
             "inspect_run": lambda: runtime.inspect_run(run),
             "get_node_path": lambda: runtime.get_node_path(node),
+            "undo_state": lambda: runtime.undo_state(session),
             "workers": runtime.workers,
             "queue": runtime.queue,
             "list_sessions": runtime.list_sessions,

@@ -136,6 +136,46 @@ async def test_several_undos_in_a_row_and_as_many_redos(home: Home, project: Pat
             await made.redo("s1")
 
 
+async def test_undo_and_redo_are_possible_where_the_state_says_so(
+    home: Home, project: Path
+) -> None:
+    async with recorded(home, project, "one", "two", "three") as made:
+        with pytest.raises(AgentCoreError) as unknown:
+            await made.undo_state("s1")
+        assert unknown.value.code is ErrorCode.SESSION_NOT_FOUND
+        session = made.session("s1")
+
+        async def is_possible() -> tuple[bool, bool]:
+            state = await session.undo_state()
+            return state.can_undo, state.can_redo
+
+        async def end() -> str:
+            return (await made.replay_session("s1")).session.active_node_id or ""
+
+        await ask(made, "1")
+        first = await end()
+        await ask(made, "2")
+        last = await end()
+        assert await is_possible() == (True, False)
+        await made.undo("s1")
+        assert await is_possible() == (True, True)
+        await made.switch_node("s1", last)  # another branch than where it was undone
+        assert await is_possible() == (True, False)
+        with pytest.raises(AgentCoreError, match="nothing to redo"):
+            await made.redo("s1")
+        await made.switch_node("s1", first)
+        assert await is_possible() == (True, True)
+        await made.redo("s1")
+        assert await is_possible() == (True, False)
+        await made.undo("s1")
+        await made.undo("s1")
+        assert await is_possible() == (False, True)
+        with pytest.raises(AgentCoreError, match="nothing to undo"):
+            await made.undo("s1")
+        await ask(made, "3")
+        assert await is_possible() == (True, False)
+
+
 async def test_a_new_message_ends_redo_and_its_nodes_stay_reachable(
     home: Home, project: Path
 ) -> None:

@@ -237,6 +237,7 @@ async def test_messages_are_undone_redone_and_left(project: Path, home: Home) ->
         file = await client.get(f"/api/snapshots/{last}/files/a.txt")
         undone = await client.post("/api/sessions/s1/undo", {})
         is_gone = not (project / "a.txt").exists()
+        possible = await client.get("/api/sessions/s1/undo")
         nothing = await client.post("/api/sessions/s1/undo")
         (project / "a.txt").write_text("mine\n")
         conflict = await client.post("/api/sessions/s1/redo", {"force": False})
@@ -249,6 +250,7 @@ async def test_messages_are_undone_redone_and_left(project: Path, home: Home) ->
     assert file.headers["Content-Disposition"] == 'attachment; filename="a.txt"'
     assert (undone.status, undone.body["message"], undone.body["deleted"]) == (200, "go", ["a.txt"])
     assert is_gone
+    assert possible.body == {"can_undo": False, "can_redo": True}
     assert (nothing.status, nothing.code) == (400, "validation_error")
     assert (conflict.status, conflict.code) == (409, "path_conflict")
     assert conflict.body["details"]["paths"] == ["a.txt"]

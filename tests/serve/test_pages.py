@@ -380,7 +380,11 @@ async def test_a_run_longer_than_a_page_is_undone_and_done_again(home: Home, pro
         for undoes in (1, 2):
             assert (await client.post(redo))[0] == 303
             assert await forms() == (undoes, undoes == 1)
+        last = (await made.replay_session("s1")).session.active_node_id or ""
         assert (await client.post(undo))[0] == 303
+        assert await forms() == (1, True)
+        assert (await client.post("/sessions/s1/switch", node_id=last))[0] == 303
+        assert await forms() == (2, False)  # nothing was undone there
         await ask(made, "another one")
         assert await forms() == (2, False)
 

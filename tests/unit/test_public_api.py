@@ -67,6 +67,7 @@ STABLE = (
     "CleanupResult",
     "DeleteSessionResult",
     "SwitchResult",
+    "UndoState",
     "WorkspaceDiff",
     "FileChange",
     "PermissionRequest",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SessionMatch,
         SessionSummary,
         SwitchResult,
+        UndoState,
         WorkspaceDiff,
     )
 
@@ -386,6 +387,21 @@ class HistoryMethods(RuntimeMethods):
         """
         services = await self._changeable()
         return await services.sessions.moves.redo(checked_session_id(session_id), force=force)
+
+    async def undo_state(self, session_id: str, *, tenant: str | None = None) -> "UndoState":
+        """Return whether `undo` and `redo` have something to do in a session, for its buttons.
+
+        Both may still be refused: while a run works, or because of files that others have changed.
+
+        Args:
+            session_id: the session.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        services = await self._reading(tenant)
+        return await services.sessions.undo_state(checked_session_id(session_id))
 
     async def fork(
         self, session_id: str, node_id: str | None = None, *, into: str | Path | None = None

@@ -40,7 +40,13 @@ if TYPE_CHECKING:
     from agent_core.loop.validators import OutputValidator
     from agent_core.runtime.conversations import MessageFormat
     from agent_core.tools.toolsets import AnyTool
-    from agent_core.types import InspectResult, PermissionDecision, ReplayResult, SwitchResult
+    from agent_core.types import (
+        InspectResult,
+        PermissionDecision,
+        ReplayResult,
+        SwitchResult,
+        UndoState,
+    )
     from agent_core.types.budget import SharedBudget
 
 
@@ -64,6 +70,9 @@ class SessionRuntime(Protocol):
 
     @property
     def redo(self) -> "Callable[..., Awaitable[SwitchResult]]": ...
+
+    @property
+    def undo_state(self) -> "Callable[..., Awaitable[UndoState]]": ...
 
     @property
     def switch_node(self) -> "Callable[..., Awaitable[SwitchResult]]": ...
@@ -485,6 +494,14 @@ class Session:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
         """
         return await self._runtime.redo(self._session_id, force=force)
+
+    async def undo_state(self) -> "UndoState":
+        """Return whether `undo` and `redo` have something to do, like `AgentRuntime.undo_state`.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        return await self._runtime.undo_state(self._session_id)
 
     async def switch_node(
         self, node_id: str, *, restore_files: bool = False, force: bool = False

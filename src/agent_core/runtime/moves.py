@@ -35,7 +35,14 @@ from agent_core.types import EventType, Node, NodeType, Role, SessionRecord, utc
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import GitState, LeftOut, Refusal, RestoreResult
-    from agent_core.types import FilesMove, NodeMove, SwitchResult, UndoneMessage, WorkspaceState
+    from agent_core.types import (
+        FilesMove,
+        NodeMove,
+        SwitchResult,
+        UndoneMessage,
+        UndoState,
+        WorkspaceState,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -236,19 +243,18 @@ class NodeMoves:
     ) -> "_Decision":
         from agent_core.types import NodeMove  # noqa: PLC0415 - few runs need it
 
-        undone = _redoable(state)
-        if not undone or undone[0].at != state.active_node_id:
+        last = _next_redo(state)
+        if last is None:
             message = (
                 "there is nothing to redo: nothing was undone since the last message, redo or"
                 " switch to another node"
             )
             raise validation_error(message)
-        last = undone[0]
         move = NodeMove(
             node_id=last.node_id,
             folder=files.folder,
             known=last.known,
-            undone=undone[1:],
+            undone=_redoable(state)[1:],
             revision=state.revision,
         )
         state = state.model_copy(update={"snapshot_id": last.after, "open_run_id": None})
@@ -548,6 +554,32 @@ def _text_to_send_again(message: Node) -> str:
 def _redoable(state: "WorkspaceState") -> "list[UndoneMessage]":
     """Return the messages undone since the last message, newest first."""
     return [each for each in state.undone if each.runs == state.runs]
+
+
+def _next_redo(state: "WorkspaceState") -> "UndoneMessage | None":
+    """Return the message that a redo would restore; None if nothing was undone here."""
+    undone = _redoable(state)
+    return undone[0] if undone and undone[0].at == state.active_node_id else None
+
+
+async def undo_state(store: SessionStore, workspaces: Workspaces, session_id: str) -> "UndoState":
+    """Return what undo and redo would have to do; nothing, for files on another host.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    from agent_core.types import UndoState  # noqa: PLC0415 - few runs need it
+
+    session = await store.require_session(session_id)
+    if not workspaces.is_here(session):
+        return UndoState()
+    folder = session.files_folder or workspaces.project_files().folder
+    state = await store.workspace_state(session_id, folder)
+    active = state.active_node_id
+    return UndoState(
+        can_undo=active is not None and await store.follows_message(active),
+        can_redo=_next_redo(state) is not None,
+    )
 
 
 def _last_exchange(path: Sequence[Node]) -> int | None:

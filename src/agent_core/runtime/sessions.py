@@ -16,7 +16,7 @@ from agent_core.providers.redacting import RequestRedactor
 from agent_core.runtime.background import read_background_usage, total_usage
 from agent_core.runtime.compact_agent import PURPOSE
 from agent_core.runtime.ids import Kind, meant, spellings_of
-from agent_core.runtime.moves import NodeMoves
+from agent_core.runtime.moves import NodeMoves, undo_state
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.run import ANSWER_FORM, RunProgress, identity_of
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         SessionPage,
         SessionSummary,
         StoredBytes,
+        UndoState,
     )
 
 PAGE_EVENTS = 1000
@@ -102,6 +103,14 @@ class Sessions:
             workspaces=self.workspaces.of_tenant(tenant, store),
             deletion_notes=None,
         )
+
+    async def undo_state(self, session_id: str) -> "UndoState":
+        """Return what undo and redo would have to do in a session.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        return await undo_state(self._store, self.workspaces, session_id)
 
     @cached_property
     def forks(self) -> "Forks":

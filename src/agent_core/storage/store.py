@@ -294,6 +294,7 @@ class SessionStore:
     # files of projects, and artifacts
 
     workspace_state = _read(workspaces.workspace_state)
+    follows_message = _read(workspaces.follows_message, is_single=True)
     snapshot_at = _read(workspaces.snapshot_at)
     changes_of = _read(workspaces.changes_of)
     overlapping_changes = _read(workspaces.overlapping_changes)

@@ -44,6 +44,20 @@ SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
     WHERE folder = ? ORDER BY depth, node_snapshots.rowid DESC LIMIT 1"""
 
 
+_MESSAGE_ABOVE = """WITH RECURSIVE above (parent_id, is_message) AS (
+    SELECT parent_id, role = 'user' AND node_type = 'message' FROM nodes WHERE node_id = ?
+    UNION ALL
+    SELECT nodes.parent_id, nodes.role = 'user' AND nodes.node_type = 'message'
+    FROM above JOIN nodes ON nodes.node_id = above.parent_id WHERE NOT above.is_message
+)
+SELECT 1 FROM above WHERE is_message"""
+
+
+def follows_message(connection: Connection, node_id: str) -> bool:
+    """Return whether a node, or one before it on its path, is a message of the user."""
+    return connection.execute(_MESSAGE_ABOVE, (node_id,)).fetchone() is not None
+
+
 def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
     """Record a snapshot as the state of the files at a node, and at later nodes until the next one.
 

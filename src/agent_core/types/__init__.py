@@ -187,6 +187,7 @@ if TYPE_CHECKING:
         NodeMove,
         SwitchResult,
         UndoneMessage,
+        UndoState,
         WorkspaceDiff,
         WorkspaceState,
     )
@@ -336,6 +337,7 @@ __all__ = [
     "ToolPermission",
     "ToolResult",
     "ToolResultBlock",
+    "UndoState",
     "UndoneMessage",
     "Usage",
     "UserMessage",
@@ -404,6 +406,7 @@ _HOMES = {
             "FilesMove",
             "NodeMove",
             "SwitchResult",
+            "UndoState",
             "UndoneMessage",
             "WorkspaceDiff",
             "WorkspaceState",

@@ -119,6 +119,18 @@ class WorkspaceDiff(Frozen):
     left_out: list[str] = []
 
 
+class UndoState(Frozen):
+    """The moves that are possible in a session now.
+
+    Attributes:
+        can_undo: a message of the user can be reverted.
+        can_redo: a message was reverted here, and can be restored.
+    """
+
+    can_undo: bool = False
+    can_redo: bool = False
+
+
 class SwitchResult(Frozen):
     """The place where a session continues, and the outcome for the files of its project.
 

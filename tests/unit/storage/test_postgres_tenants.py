@@ -153,6 +153,7 @@ READS: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "find_grant": lambda s: s.find_grant("s1", "grant_1"),
     "grants": lambda s: s.grants(),
     "workspace_state": lambda s: s.workspace_state("s1", "/project"),
+    "follows_message": lambda s: s.follows_message("n1"),
     "snapshot_at": lambda s: s.snapshot_at("s1", "n1", "/project"),
     "changes_of": lambda s: s.changes_of("run_1", "/project"),
     "overlapping_changes": lambda s: s.overlapping_changes("run_1", "/project"),

@@ -9,7 +9,7 @@ from agent_core.serve.bodies import Body
 from agent_core.serve.operations import ApiCall, Created, Operation, Query
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.visits import Visit
-from agent_core.types import SwitchResult
+from agent_core.types import SwitchResult, UndoState
 
 NodeId = Annotated[str, Field(min_length=1)]
 
@@ -32,6 +32,12 @@ class Fork(Body):
 
     node_id: NodeId | None = None
     into: Annotated[str, Field(min_length=1)] | None = None
+
+
+async def _undo_state(call: ApiCall[Query, None]) -> UndoState:
+    visit, session_id = call.visit, call.path("session_id")
+    await visit.session(session_id)
+    return await visit.runtime.undo_state(session_id, tenant=visit.tenant)
 
 
 async def _undo(call: ApiCall[Query, Force]) -> SwitchResult:
@@ -85,6 +91,15 @@ _MOVED: dict[str, Any] = {
 }
 
 OPERATIONS = [
+    Operation(
+        path="/api/sessions/{session_id}/undo",
+        summary="Whether undo and redo have something to do",
+        method="GET",
+        handler=_undo_state,
+        answer=UndoState,
+        right="read",
+        refusals=[404],
+    ),
     Operation(
         path="/api/sessions/{session_id}/undo",
         summary="Take back the last message, with everything its run did",

@@ -128,16 +128,17 @@ class ConversationParts(SessionParts):
                 forms.append(frame.form(switch, say("Continue here"), hidden={"node_id": last}))
         return f'<div class="acts">{"".join(forms)}</div>' if forms else ""
 
-    def moves(self) -> str:
+    async def moves(self) -> str:
         """Return the buttons of the session that have something to do, as HTML."""
-        frame, session = self._frame, self.history.session
+        frame, session_id = self._frame, self.history.session.session_id
         if not frame.may("run"):
             return ""
-        own, active = ("sessions", session.session_id), session.active_node_id
+        visit, own = frame.visit, ("sessions", session_id)
+        state = await visit.runtime.undo_state(session_id, tenant=visit.tenant)
         forms: list[str] = []
-        if active is not None:
+        if state.can_undo:
             forms.append(frame.form(frame.address(*own, "undo"), self.say("Undo")))
-        if self._may_redo():
+        if state.can_redo:
             forms.append(frame.form(frame.address(*own, "redo"), self.say("Redo")))
         return "".join(forms)
 
@@ -152,19 +153,6 @@ class ConversationParts(SessionParts):
             if any(map(_is_message, nodes)) or (nodes and exchange.is_cut):
                 return exchange
         return None
-
-    def _may_redo(self) -> bool:
-        """Return whether the active node has a later message, as far as the part tells.
-
-        That message may be above the part. Then the last run tells: an undo leaves it beside the
-        active path, and the next message ends what can be redone.
-        """
-        history = self.history
-        active = history.session.active_node_id
-        if any(node.parent_id == active and _is_message(node) for node in history.nodes.values()):
-            return True
-        runs = [each for each in history.exchanges if each.run is not None]
-        return history.is_cut and bool(runs) and history.is_beside(runs[-1])
 
     def leaf_actions(self, branch: Branch) -> str:
         """Return what can be done with a message of the tree."""

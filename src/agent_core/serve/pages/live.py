@@ -166,6 +166,7 @@ class Live:
             parts.append(_swap("innerHTML", "costs", self._parts.usage()))
         if news.has_moved:
             parts.append(_swap("innerHTML", "moved", self._moved()))
+            parts.append(_swap("innerHTML", "moves", await self._parts.moves()))
         return "".join(parts)
 
     async def _take(self, event: RuntimeEvent, news: "_News") -> None:
@@ -268,7 +269,7 @@ class Live:
         return [
             _swap("innerHTML", "questions", self._parts.questions(records)),
             _swap("innerHTML", "status", self._parts.status(is_asked=bool(records))),
-            _swap("innerHTML", "moves", self._parts.moves()),
+            _swap("innerHTML", "moves", await self._parts.moves()),
             _swap("innerHTML", "stop", self._parts.stop()),
             _swap("innerHTML", "tree", self._parts.tree()),
             _swap("innerHTML", "costs", self._parts.usage()),

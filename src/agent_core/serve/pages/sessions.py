@@ -40,7 +40,7 @@ async def show_session(frame: Frame) -> Response:
     conversation = await asyncio.to_thread(_conversation, parts, part)
     asked = await open_questions(frame, session_id) if is_last else ()
     sections = [
-        _head(frame, parts, part, is_asked=bool(asked)),
+        _head(frame, parts, part, await parts.moves(), is_asked=bool(asked)),
         '<div id="moved" role="status"></div>',
         section(say("Conversation"), earlier + conversation, key="talk"),
         _live(frame, part) if is_last else "",
@@ -61,7 +61,7 @@ def _conversation(parts: ConversationParts, part: Part) -> str:
     return f'<div id="conversation">{"".join(blocks)}</div>'
 
 
-def _head(frame: Frame, parts: ConversationParts, part: Part, *, is_asked: bool) -> str:
+def _head(frame: Frame, parts: ConversationParts, part: Part, moves: str, *, is_asked: bool) -> str:
     session, say = part.history.session, frame.say
     export = frame.address("sessions", session.session_id, "export")
     origin = session.parent_session_id
@@ -82,7 +82,7 @@ def _head(frame: Frame, parts: ConversationParts, part: Part, *, is_asked: bool)
     return (
         f'<div id="status">{parts.status(is_asked=is_asked)}</div>'
         f"<h1>{plain(session.title or say('A session'))}</h1>{facts_list(facts)}{forked}{times}"
-        f'<div class="acts"><div id="moves">{parts.moves()}</div>'
+        f'<div class="acts"><div id="moves">{moves}</div>'
         f'<a href="{export}" download>{say("Export as one HTML file")}</a></div>'
     )
 

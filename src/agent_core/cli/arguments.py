@@ -7,6 +7,7 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from itertools import takewhile
 
 from agent_core.cli.commands import GROUPS, PURPOSES, add_commands
 from agent_core.cli.commands.run import (
@@ -16,10 +17,22 @@ from agent_core.cli.commands.run import (
     split_words,
     take_words,
 )
-from agent_core.cli.options import AFTER_DASHES, Options, Parser
+from agent_core.cli.options import AFTER_DASHES, Options, Parser, did_you_mean
 from agent_core.loading import installed_version
+from agent_core.text import quoted
 
 _HELP = ("-h", "--help")
+_EXAMPLES = """\
+examples:
+  soong-agent config set model ollama:qwen3
+  soong-agent run "fix the failing test"
+  soong-agent run --continue "and now the documentation"
+
+On a terminal, soong-agent alone opens a chat. soong-agent run --help explains
+the options above; soong-agent <command> --help each of the other commands.
+"""
+_MOST_REPEATED = 60
+"""Characters of an unquoted message that an error repeats."""
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -32,10 +45,7 @@ def parse(argv: Sequence[str]) -> Options:
     if opens_chat:
         argv = ["chat", *argv]
     first = argv[0] if argv else ""
-    if first in PURPOSES:
-        parser = _parser_of([first])
-    else:  # for the help, the arguments of all commands need not be known
-        parser = _with_help(_parser_of(["run"])) if first in _HELP else build_parser()
+    parser = _parser_for(argv)
     options = Options(build_parser=build_parser)
     argv = _with_default_action(argv, parser)
     before, after = split_words(argv)
@@ -68,6 +78,35 @@ def parse(argv: Sequence[str]) -> Options:
     return options
 
 
+def _parser_for(argv: Sequence[str]) -> Parser:
+    """Return a parser that knows what these arguments need; building all commands takes time."""
+    first = argv[0] if argv else ""
+    if first in PURPOSES:
+        return _parser_of([first])
+    if first in _HELP:  # which does not show the arguments of commands
+        return _with_help(_parser_of(()))
+    parser = build_parser()
+    _refuse_unquoted(argv, parser)
+    return parser
+
+
+def _refuse_unquoted(argv: Sequence[str], parser: Parser) -> None:
+    """End the process if the arguments are the words of a message that lacks its quotes.
+
+    An action, or a single word that follows, may belong to a command whose name is misspelt.
+    """
+    words = list(takewhile(lambda word: word[:1] != "-", argv))
+    if len(words) < 2 or any(words[1] in each.commands for each in parser.commands.values()):
+        return
+    if len(words) == 2 and did_you_mean(words[0], PURPOSES):
+        return
+    line = " ".join(words)
+    if len(line) > _MOST_REPEATED or any(sign in line for sign in '"$`\\!'):
+        line = "…"
+    fault = f"there is no command {quoted(words[0])}"
+    parser.error(f'{fault}; put a message in quotes, behind run: soong-agent run "{line}"')
+
+
 def _opens_chat(argv: Sequence[str]) -> bool:
     """Return whether a terminal's arguments name no command, and so belong to `chat`."""
     first = argv[0] if argv else ""
@@ -94,15 +133,13 @@ def build_parser() -> Parser:
 
 
 def _with_help(parser: Parser) -> Parser:
-    """Describe all commands in the help of a parser that knows at least `run`."""
+    """Describe all commands in the help of a parser: what fits on one screen."""
     lines = [DESCRIPTION]
     for group, purposes in GROUPS.items():
         lines += ["", f"{group}:"]
         lines += (f"  {name:<12} {purpose}" for name, purpose in purposes.items())
-    lines += ["", "soong-agent <command> --help shows details. On a terminal, chat is the default."]
     parser.description = "\n".join(lines)
-    # The most used command should not need a second look: its help is part of this one.
-    parser.epilog = parser.commands["run"].format_help()
+    parser.epilog = _EXAMPLES
     return parser
 
 

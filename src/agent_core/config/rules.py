@@ -138,7 +138,9 @@ class PermissionRule(Section):
                 f"does not say for which calls it is; add one or more of {', '.join(KEYS)}"
             )
         if self.only == "edits" and self.command is not None:
-            raise ValueError('is for a command and only for "edits", but no command is one')
+            raise ValueError(
+                'is for a command and only for "edits", but no command is such an edit'
+            )
         if both := [example for example in self.match if example in self.not_match]:
             raise ValueError(f"has {both[0]!r} in match and in not_match; remove it from one")
         return self

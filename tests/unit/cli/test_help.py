@@ -46,6 +46,17 @@ def test_every_help_says_what_the_command_is_for_and_fits_a_terminal(
         assert max(map(len, text.splitlines())) <= 80, name
 
 
+def test_the_help_of_the_program_fits_a_screen_and_names_the_options_of_run(
+    shown: dict[str, str],
+) -> None:
+    lines = shown[""].splitlines()
+    assert len(lines) <= 60
+    synopsis = shown[""].partition("\n\n")[0]
+    options = build_parser().commands["run"].options
+    names = {name for each in options for name in each.option_strings} - {"-h", "--help"}
+    assert {name for name in names if name not in synopsis} == set()
+
+
 def test_every_command_has_examples_and_says_what_its_exit_codes_mean(
     shown: dict[str, str],
 ) -> None:
@@ -101,6 +112,12 @@ def test_every_example_is_understood(shown: dict[str, str]) -> None:
         ("run --max-usd dear hi", "a number above 0"),
         ("run --max-turns 0 hi", "a whole number from 1"),
         ("zzz", 'write "run" first'),
+        ("what is this", 'soong-agent run "what is this"'),
+        ("fix it", 'soong-agent run "fix it"'),
+        ("atach run_1 --after 3", "did you mean attach?"),
+        ("permisions explain git push", "did you mean permissions?"),
+        (f"explain {'the code ' * 40}", 'soong-agent run "…"'),
+        ("say 'a\"b$c' now", 'soong-agent run "…"'),
     ],
 )
 def test_wrong_usage_names_the_nearest_word(

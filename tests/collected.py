@@ -2,8 +2,8 @@
 
 To collect them takes each worker of `pytest -n` seconds. A copy of the process that has imported
 all tests (`warm`) takes over its session with every test in it, and only gives them its own
-configuration. A worker whose options choose among the tests collects them itself, and so does one
-where a file could not be imported.
+configuration, and the reports of files that are skipped as a whole. A worker whose options choose
+among the tests collects them itself, and so does one where a file could not be imported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,13 @@ class Collecting:
         self.session: pytest.Session | None = None
         self.failed: list[str] = []
         """The files that could not be imported."""
+        self.skipped: list[pytest.CollectReport] = []
+        """The reports of files without tests here, because something that they need is missing."""
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if not report.passed:
+        if report.skipped:
+            self.skipped.append(report)
+        elif report.failed:
             self.failed.append(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
@@ -32,8 +36,13 @@ class Collecting:
         self.session = session
 
 
-def hand_over(session: pytest.Session) -> None:
-    """Let the next session of this process or of a copy be this one, if its options allow that."""
+def hand_over(session: pytest.Session, skipped: Sequence[pytest.CollectReport]) -> None:
+    """Let the next session of this process or of a copy be this one, if its options allow that.
+
+    Args:
+        session: The one that has collected the tests.
+        skipped: Its reports of files that it has skipped, which the next one makes too.
+    """
     begin: Any = vars(pytest.Session)["from_config"]
     nodes = list(_nodes(session))
     folders = list(session.config.pluginmanager._dirpath2confmods)
@@ -51,7 +60,9 @@ def hand_over(session: pytest.Session) -> None:
 
         def collect(*_: Any) -> Sequence[pytest.Item]:
             session._fixturemanager = manager
-            _load_plugins(config, folders)
+            _load_plugins(config, folders, nodes)
+            for report in skipped:
+                config.hook.pytest_collectreport(report=report)
             config.hook.pytest_collection_finish(session=session)
             return session.items
 
@@ -73,8 +84,8 @@ def _nodes(session: pytest.Session) -> Iterator[Any]:
     yield session
 
 
-def _load_plugins(config: pytest.Config, folders: Sequence[Any]) -> None:
-    """Load each `conftest.py` that was found while the tests were collected, for its hooks."""
+def _load_plugins(config: Any, folders: Sequence[Any], nodes: Sequence[Any]) -> None:
+    """Load each `conftest.py` that was found, and each plugin that a test file names, for hooks."""
     manager: Any = config.pluginmanager
     for folder in folders:
         manager._loadconftestmodules(
@@ -83,3 +94,6 @@ def _load_plugins(config: pytest.Config, folders: Sequence[Any]) -> None:
             config.rootpath,
             consider_namespace_packages=config.getini("consider_namespace_packages"),
         )
+    for node in nodes:
+        if isinstance(node, pytest.Module):
+            manager.consider_module(node.obj)

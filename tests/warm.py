@@ -148,6 +148,8 @@ def install() -> None:
     if sys.platform != "linux" or _CLONE is None:
         return
     begin: Any = getattr(subprocess.Popen, "_execute_child")  # noqa: B009 - it has no type
+    if begin.__module__ == __name__:  # a copy may load `conftest.py` once more
+        return
     signature = inspect.signature(begin)
 
     def begin_warm(self: Any, *positional: Any, **named: Any) -> None:
@@ -377,7 +379,7 @@ def _import_tests(arguments: Sequence[str]) -> None:
     if tests.failed or tests.session is None:
         _forget_modules(tests.failed)  # the workers tell why they cannot be imported
     else:
-        collected.hand_over(tests.session)
+        collected.hand_over(tests.session, tests.skipped)
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a copy would be without the threads of these tests"

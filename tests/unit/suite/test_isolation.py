@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -113,3 +114,22 @@ def test_a_run_that_is_killed_leaves_no_program_behind(
     program = Path("/proc", (pytester.path / "pid").read_text("ascii").strip())
     while program.exists() and b"sleep" in (program / "cmdline").read_bytes():
         time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are copies on Linux alone")
+def test_workers_take_over_the_tests_that_one_process_has_collected(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(pytester.path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    missing = "import pytest\npytest.importorskip('no_such_module_anywhere')\n"
+    tests = pytester.mkdir("tests")
+    for name, text in {
+        "conftest.py": (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"),
+        "test_here.py": "print(file=open('imports', 'a'))\n\ndef test_something(): pass\n",
+        "test_missing.py": missing,
+    }.items():
+        (tests / name).write_text(text, encoding="utf-8")
+    result = pytester.runpytest_subprocess("--import-mode=importlib", "-n", "2", "tests")
+    result.assert_outcomes(passed=1, skipped=1)
+    assert (pytester.path / "imports").read_text(encoding="utf-8") == "\n"

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from agent_core.config.load import build_config
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import ProviderRegistry
+from agent_core.providers.chat_completions import OpenAIProvider
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,
@@ -37,10 +39,13 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def asked(**config: Any) -> ModelEvent:
     """The last event of a call."""
+    limits = {"retry": RetryConfig(max_attempts=1), "timeout_ms": 5000}
+    return await asked_of(ModelConfig(provider="openai", name="m", **limits, **config))
+
+
+async def asked_of(model: ModelConfig) -> ModelEvent:
+    """The last event of a call of this model."""
     hello = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
-    model = ModelConfig(
-        provider="openai", name="m", retry=RetryConfig(max_attempts=1), timeout_ms=5000, **config
-    )
     adapter = ProviderRegistry().create(model)
     try:
         return [event async for event in adapter.stream(ModelRequest(model="m", messages=[hello]))][
@@ -210,7 +215,9 @@ async def test_an_authority_of_ones_own_is_trusted_where_it_is_named(
     assert isinstance(by_environment, ModelCompleted)
 
 
-async def test_a_server_without_tls_is_not_mistaken_for_one_with_a_strange_certificate() -> None:
+async def test_a_server_without_tls_is_not_mistaken_for_one_with_a_strange_certificate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
@@ -219,7 +226,12 @@ async def test_a_server_without_tls_is_not_mistaken_for_one_with_a_strange_certi
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
         address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         last = await asked(base_url=f"{address}/v1")
+        monkeypatch.setattr(OpenAIProvider, "default_url", f"{address}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-nobody")
+        unset = await asked()
 
+    assert isinstance(unset, ModelFailed)  # the address is right: something else answers there
+    assert "cannot be reached over TLS (model m); check the network" in unset.error.message
     assert isinstance(last, ModelFailed)
     assert "cannot be reached over TLS" in last.error.message
     assert f"\n{address}/v1" in last.error.message
@@ -264,3 +276,36 @@ async def test_a_certificate_of_another_host_is_refused(authority: Path) -> None
     assert isinstance(last, ModelFailed)
     assert "other.test" in last.error.message
     assert server.requests == []
+
+
+CLOSED = "http://127.0.0.1:1"
+RETRIES = {"max_attempts": 1}
+UNREACHED: dict[str, tuple[Any, dict[str, str], str]] = {
+    "a setting": (
+        {"provider": "openai", "name": "m", "base_url": CLOSED, "retry": RETRIES},
+        {},
+        "check [model] base_url",
+    ),
+    "a model string": (f"openai:m@{CLOSED}", {}, "check the address in the model's name"),
+    "the service's own": ("openai:m", {}, "check the network; [model] proxy can name a proxy"),
+    "a variable": ("ollama:m", {"OLLAMA_HOST": CLOSED}, "start Ollama, or check $OLLAMA_HOST"),
+    "no variable": ("ollama:m", {}, "start Ollama, or name another server in [model] base_url"),
+}
+
+
+@pytest.mark.parametrize("named_by", UNREACHED)
+async def test_the_cure_names_what_the_address_is_from(
+    named_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, environ, cure = UNREACHED[named_by]
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-nobody")
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    monkeypatch.setattr(OpenAIProvider, "default_url", CLOSED)
+    monkeypatch.setattr("agent_core.config.servers._OLLAMA_PORT", 1)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    model = build_config({"model": given}).model
+    last = await asked_of(model.model_copy(update={"retry": RetryConfig(max_attempts=1)}))
+    assert isinstance(last, ModelFailed)
+    assert f"; {cure}" in last.error.message
+    assert ("base_url" in last.error.message) == ("base_url" in cure)

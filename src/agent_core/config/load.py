@@ -395,6 +395,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     unset = {"timeout_ms"} - config.model.model_fields_set
     values = config.model.model_dump(exclude=unset)
     origin, key_source = config.model.key_origin, config.model.key_source
+    is_named = config.model.has_address_in_name
     is_other = config.model.context_window is not None and config.model.is_window_assumed
     for profile in profiles:
         partial, place = _partial(config, profile)
@@ -421,6 +422,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         if is_other_provider or is_other_name:
             values["price"] = {}
         values = _merge(values, changes)
+        is_named = partial.is_named if "base_url" in changes else is_named
         origin = f"{place}.api_key_env" if "api_key_env" in changes else origin
         if partial.is_named and (service := public_service(values["provider"], values["base_url"])):
             if values["api_key_env"] is None and not (key_source or values["api_key_command"]):
@@ -429,7 +431,11 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
                 values["context_window"] = service.window_of(values["name"])
     adapter = config.model.adapter if values["provider"] == config.model.provider else None
     return ModelConfig.model_validate(values).with_key_origin(
-        origin, adapter=adapter, window_of_another=is_other, key_source=key_source
+        origin,
+        adapter=adapter,
+        window_of_another=is_other,
+        key_source=key_source,
+        has_address_in_name=is_named,
     )
 
 

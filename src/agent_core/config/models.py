@@ -21,7 +21,7 @@ from agent_core.config.model_names import model_fields
 from agent_core.config.proxies import checked_proxy
 from agent_core.config.rules import Rules
 from agent_core.config.section import Section
-from agent_core.config.servers import is_public, ollama_address
+from agent_core.config.servers import OLLAMA_VARIABLE, is_public, ollama_address
 from agent_core.config.services import (
     SERVICES,
     provider_named,
@@ -206,6 +206,9 @@ UNKNOWN_WINDOW = 32_768
 """Tokens of a context window that neither the settings nor the server name."""
 
 
+_ADDRESS_IN_NAME = "the address in the model's name"
+
+
 class ModelConfig(Section):
     """One resolved model, as a provider factory gets it.
 
@@ -248,6 +251,7 @@ class ModelConfig(Section):
     chat_template: str | None = None
     threads: Threads | None = None
     _key_origin: str = PrivateAttr(default="model.api_key_env")
+    _address_setting: str | None = PrivateAttr(default=None)
     _adapter: Any = PrivateAttr(default=None)
     _key_source: Callable[[], Any] | None = PrivateAttr(default=None)
     _window_from: Literal["settings", "another", "server"] = PrivateAttr(default="settings")
@@ -357,6 +361,16 @@ class ModelConfig(Section):
         return service.url if service and service.is_compatible else None
 
     @property
+    def address_setting(self) -> str:
+        """The setting that names the address of the server; empty if it is the service's own."""
+        if self._address_setting is not None:
+            return self._address_setting
+        if self.base_url:
+            return "[model] base_url"
+        is_named = self.provider == "ollama" and os.environ.get(OLLAMA_VARIABLE, "").strip()
+        return f"${OLLAMA_VARIABLE}" if is_named else ""
+
+    @property
     def first_byte_limit_ms(self) -> int:
         """The time that an answer may take to begin, in milliseconds; 0 means no limit.
 
@@ -374,6 +388,11 @@ class ModelConfig(Section):
         return 0 if address and not is_public(address) else HOSTED_FIRST_BYTE_MS
 
     @property
+    def has_address_in_name(self) -> bool:
+        """Return whether a model string named the address: `openai:m@http://127.0.0.1:8000/v1`."""
+        return self._address_setting == _ADDRESS_IN_NAME
+
+    @property
     def key_origin(self) -> str:
         """Place where `api_key_env` was configured, for the message about a missing variable."""
         return self._key_origin
@@ -383,6 +402,12 @@ class ModelConfig(Section):
         """Provider and name in one string, `provider:name`."""
         return f"{self.provider}:{self.name}"
 
+    def at_address(self, url: str) -> "ModelConfig":
+        """Copy the model with an address that an adapter has made of its settings."""
+        placed = self.model_copy(update={"base_url": url})
+        placed._address_setting = self.address_setting  # noqa: SLF001 - a copy of itself
+        return placed
+
     def with_key_origin(
         self,
         place: str,
@@ -390,6 +415,7 @@ class ModelConfig(Section):
         adapter: object = None,
         window_of_another: bool = False,
         key_source: Callable[[], Any] | None = None,
+        has_address_in_name: bool = False,
     ) -> "ModelConfig":
         """Copy the model, with the place that named its key, its callable, and an adapter."""
         located = self.model_copy()
@@ -398,6 +424,7 @@ class ModelConfig(Section):
             located._window_from = "another"  # noqa: SLF001 - a copy of itself
         located._adapter = adapter  # noqa: SLF001 - a copy of itself
         located._key_origin = place  # noqa: SLF001 - a copy of itself
+        located._address_setting = _ADDRESS_IN_NAME if has_address_in_name else None  # noqa: SLF001
         return located
 
 
@@ -486,7 +513,9 @@ def named_model(value: object) -> object:
         fields |= {"api_key_env": service.key, "context_window": window}
     # The string was parsed, so its parts fit; to build the validator takes a fiftieth of a start.
     model = ModelConfig.model_construct(**fields)
-    return model.with_key_origin(f"the model string {value!r}")
+    return model.with_key_origin(
+        f"the model string {value!r}", has_address_in_name="base_url" in fields
+    )
 
 
 def _named_profile(value: object) -> object:

@@ -196,7 +196,7 @@ class BedrockProvider(HttpProvider):
     def __init__(self, config: ModelConfig) -> None:
         if not config.base_url:
             default = f"https://bedrock-runtime.{region_of(config)}.amazonaws.com"
-            config = config.model_copy(update={"base_url": default})
+            config = config.at_address(default)
         super().__init__(config)
         self._signer = (
             None

@@ -93,7 +93,7 @@ class OpenAIProvider(HttpProvider):
         self.provider = config.provider if config.provider in COMPATIBLE else self.provider
         address, _, query = (config.address or "").strip().partition("?")
         if _API_VERSION.fullmatch(query):
-            config = config.model_copy(update={"base_url": address})
+            config = config.at_address(address)
             self._query = f"?{query}"
         else:
             self._query = ""

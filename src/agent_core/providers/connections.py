@@ -61,7 +61,7 @@ def failure_of(
         case ProxyRefusedError():
             return called.refused_by_proxy(error.status, error.reason, error.headers)
         case ConnectError():
-            fault = _fault_of(error)
+            fault = _fault_of(error, called)
             return called.unreachable(
                 fault.what,
                 _reason_of(error),
@@ -71,14 +71,18 @@ def failure_of(
             )
         case AddressError():
             return called.unreachable(
-                "has an impossible address", said, cure="correct [model] base_url", retryable=False
+                "has an impossible address",
+                said,
+                cure=f"correct {called.address_setting or '[model] base_url'}",
+                retryable=False,
             )
         case DamagedError():
             return called.protocol_error("sent a damaged answer", said, cure=DAMAGE_CURE)
         case ProtocolError():
             what = "answered with something that is not HTTP"
             is_tls = _ALERT in said
-            cure = "begin [model] base_url with https://" if is_tls else "check [model] base_url"
+            setting = called.address_setting
+            cure = f"begin {setting} with https://" if is_tls and setting else called.address_cure
             return called.protocol_error(what, said, cure=cure)
         case _:
             return called.broke("lost the connection", said)
@@ -169,7 +173,7 @@ _CLOSED: Mapping[str, _Fault] = {
 }
 
 
-def _fault_of(error: ConnectError) -> _Fault:
+def _fault_of(error: ConnectError, called: Called) -> _Fault:
     """Return what is wrong with a connection, and the setting that cures it."""
     cause, stage = error.cause, error.stage
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -185,5 +189,7 @@ def _fault_of(error: ConnectError) -> _Fault:
     if stage == "proxy" and fault is not _PROXY:
         what, address = f"cannot be reached: its proxy {fault.what}", "its address"
     else:
-        what, address = fault.what, "[model] base_url"
+        what, address = fault.what, called.address_setting
+    if not address and "{address}" in fault.cure:  # it is right: something else answers there
+        return replace(fault, what=what, cure=called.address_cure)
     return replace(fault, what=what, cure=fault.cure.format(address=address))

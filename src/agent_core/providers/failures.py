@@ -160,8 +160,8 @@ QUOTA_CURE = "its quota is used up: add credit, or wait until it is renewed"
 NO_KEY_CURE = "no key was sent, [model] api_key_env can name one"
 _LATER = "try again later, or choose another model"
 _AS_IT_SAYS = "correct what the service names below"
-NO_API_CURE = "check [model] base_url, provider and proxy, and look for a sign-in page"
-"""Cure for an answer that no API has written."""
+_NO_API_CURE = "check {address}provider and proxy, and look for a sign-in page"
+"""Cure for an answer that no API has written; `address` is a setting with a comma, or empty."""
 DAMAGE_CURE = "see the log of the server, or of a proxy on the way"
 _SIZE_CURE = "a server or proxy limits the size of a request ({size} bytes): send less, or raise it"
 _PROXY_CURES: Mapping[int, str] = {
@@ -208,6 +208,7 @@ class Called(Struct, frozen=True):
         offers_tools: the request has tools.
         url: the requested address; empty without one.
         proxy: address of the proxy on the way, as it may be shown; empty without one.
+        address_setting: what names the address; empty if it is the service's own.
         size: bytes of the request's body.
         is_large: it is so large that the model's window may be the reason of a 413.
     """
@@ -217,8 +218,23 @@ class Called(Struct, frozen=True):
     offers_tools: bool = False
     url: str = ""
     proxy: str = ""
+    address_setting: str = "[model] base_url"
     size: int = 0
     is_large: bool = True
+
+    @property
+    def address_cure(self) -> str:
+        """Return what to check if nothing, or something else, is at the address."""
+        if self.address_setting:
+            return f"check {self.address_setting}"
+        if self.proxy:
+            return "check the network, and the proxy"
+        return "check the network; [model] proxy can name a proxy, if it needs one"
+
+    @property
+    def _no_api_cure(self) -> str:
+        setting = self.address_setting
+        return _NO_API_CURE.format(address=f"{setting}, " if setting else "[model] ")
 
     def refused(
         self,
@@ -289,7 +305,8 @@ class Called(Struct, frozen=True):
         if status == HTTP_TOO_LARGE and not is_of_window:
             cure = _SIZE_CURE.format(size=f"{self.size:,}")
         else:
-            cure = _cure_of(code, details, has_key=has_key, is_reported=bool(what or not self.url))
+            is_reported = bool(what or not self.url)
+            cure = self._cure_of(code, details, has_key=has_key, is_reported=is_reported)
         return CallError(
             code,
             self._message(what or f"answered with status {status}", cure, explanation),
@@ -297,6 +314,23 @@ class Called(Struct, frozen=True):
             details,
             retry_after_s=retry_after_s,
         )
+
+    def _cure_of(
+        self, code: ErrorCode, details: Mapping[str, Any], *, has_key: bool, is_reported: bool
+    ) -> str:
+        """Return what a person can do about a refusal with this code and these details.
+
+        An error that was reported inside of a stream is not about the address.
+        """
+        if "web_page" in details and not {"quota_used_up", "capability"} & details.keys():
+            return self._no_api_cure
+        if cure := _known_cure(code, details, has_key=has_key, is_reported=is_reported):
+            return cure
+        status = details["status"]
+        # A client error that says nothing about the request: this may be the wrong address.
+        if is_reported or not 400 < status < 500 or status == 422:
+            return _AS_IT_SAYS
+        return f"check {' and '.join(filter(None, (self.address_setting, '[model] name')))}"
 
     def _answerable(self, status: int, explanation: str, document: Any) -> dict[str, Any]:
         """Return the details of a refusal that another form, or another call, can answer."""
@@ -338,7 +372,7 @@ class Called(Struct, frozen=True):
         if status != HTTP_OK:
             said = f"status {status}; {said}"
         what = "answered with no stream of its API"
-        return self.protocol_error(what, said, cure=NO_API_CURE)
+        return self.protocol_error(what, said, cure=self._no_api_cure)
 
     def redirected(self, status: int, location: str, *, base: str) -> CallError:
         """Return the failure for a redirect, which no key may follow.
@@ -463,21 +497,16 @@ class Called(Struct, frozen=True):
         return {"provider": self.provider, "model": self.model}
 
 
-def _cure_of(
+def _known_cure(
     code: ErrorCode, details: Mapping[str, Any], *, has_key: bool, is_reported: bool
 ) -> str:
-    """Return what a person can do about a refusal with this code and these details.
-
-    An error that was reported inside of a stream is not about the address.
-    """
+    """Return the cure of a refusal that its code and details explain; empty for others."""
     status = details["status"]
     if "quota_used_up" in details:
         return QUOTA_CURE
     if code is ErrorCode.UNSUPPORTED_CAPABILITY:
         is_of_tools = details["capability"] == "tools"
         return WITHOUT_TOOLS if is_of_tools else "choose another model, or do without"
-    if "web_page" in details:
-        return NO_API_CURE
     if status == HTTP_SIGN_IN and not is_reported:
         return _PROXY_CURES[status]
     if code is ErrorCode.PROVIDER_AUTH_FAILED:
@@ -489,11 +518,7 @@ def _cure_of(
         return f"try again {_moment_in(asked_s)}, as it asks, or choose another model"
     if cure := _CURES.get(code):
         return cure
-    if status in _RETRYABLE:
-        return _LATER
-    # A client error that says nothing about the request: this may be the wrong address.
-    is_of_address = not is_reported and 400 < status < 500 and status != 422
-    return "check [model] base_url and [model] name" if is_of_address else _AS_IT_SAYS
+    return _LATER if status in _RETRYABLE else ""
 
 
 def _moment_in(seconds: float) -> str:

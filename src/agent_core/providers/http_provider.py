@@ -212,7 +212,6 @@ class HttpProvider(ABC):
     decoder: ClassVar[type[Decoder]] = EventDecoder
     headers: ClassVar[Mapping[str, str]] = {"Content-Type": "application/json"}
     key_header: tuple[str, str] = ("Authorization", "Bearer ")
-    unreachable_cure: ClassVar[str] = "check [model] base_url"
     takes_documents: ClassVar[bool] = True
     tool_form: ClassVar[str] = ""
     """Name of the form of tools; empty: the provider's own form."""
@@ -226,7 +225,7 @@ class HttpProvider(ABC):
     def __init__(self, config: ModelConfig) -> None:
         url = (config.address or self.default_url).strip().rstrip("/")
         if fault := fault_in_address(url):
-            place = "[model] base_url" if config.base_url else f"${OLLAMA_VARIABLE}"
+            place = config.address_setting or f"${OLLAMA_VARIABLE}"
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
                 f"{place} must be http://host/path or https://host/path: it {fault} "
@@ -265,6 +264,10 @@ class HttpProvider(ABC):
         """Return whether models may write their reasoning as text, as on local servers."""
         said = self._dialect.think_tags
         return said if said is not None else self._server is None and not is_public(self._url)
+
+    def unreachable_cure(self, called: Called) -> str:
+        """Return what to do if the service cannot be reached."""
+        return called.address_cure
 
     def refused(self, model: str) -> frozenset[str]:
         """Return the fields not sent because the service has refused them for this model."""
@@ -436,7 +439,12 @@ class HttpProvider(ABC):
         later calls do the same from the start.
         """
         require_real_models(self.provider, request.model)
-        called = Called(self.provider, request.model, offers_tools=bool(request.tools))
+        called = Called(
+            self.provider,
+            request.model,
+            offers_tools=bool(request.tools),
+            address_setting=self._config.address_setting,
+        )
         self._images.require_newest(request, called)
         asked = self._images.apply(request)
         prepared = self.prepare(asked, called)
@@ -727,7 +735,7 @@ class HttpProvider(ABC):
                 called,
                 limit="first_byte_ms" if is_first else "timeout_ms",
                 limit_s=(self._first_byte_s or 0.0) if is_first else self._timeout_s,
-                cure=self.unreachable_cure,
+                cure=self.unreachable_cure(called),
             ) from error
 
     async def _open_client(self, called: Called) -> Client:

@@ -242,9 +242,10 @@ def key_of(config: ModelConfig, called: Called) -> str:
 def hidden(key: str, said: str) -> str:
     """Return a service's words without the key: services repeat the key that they refuse.
 
-    A part of the key is left out, too, where the words were cut.
+    A part of the key is left out, too, where the words were cut. A key of a few characters, as for
+    a server that takes any, is no secret: without it no word would be whole.
     """
-    if not key:
+    if len(key) < _LEAST_PART:
         return said
     said = said.replace(key, "[redacted]")
     if "…" in said:

@@ -109,12 +109,17 @@ class OllamaProvider(HttpProvider):
     decoder = JsonLineDecoder
     takes_documents = False
     output_fields = frozenset({"format"})
-    unreachable_cure = "start Ollama, or check [model] base_url and $OLLAMA_HOST"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self._messages: MessageCache[bytes] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
+
+    def unreachable_cure(self, called: Called) -> str:
+        """Return what to do if Ollama cannot be reached."""
+        if setting := called.address_setting:
+            return f"start Ollama, or check {setting}"
+        return "start Ollama, or name another server in [model] base_url or $OLLAMA_HOST"
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
         """Return whether there are no tools: a model held to a schema cannot write a call."""

@@ -73,7 +73,7 @@ class _VertexProvider(HttpProvider):
         base = (config.base_url or f"https://{host}").strip().rstrip("/")
         if not _VERSIONED.search(base):
             base += f"/{self.version}"
-        super().__init__(config.model_copy(update={"base_url": base}))
+        super().__init__(config.at_address(base))
         self._place = f"/projects/{quote(project, safe=':')}/locations/{location}"
         has_key = config.api_key_env or self._held_key
         self._tokens = None if has_key else GoogleTokens()

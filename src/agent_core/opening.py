@@ -277,6 +277,25 @@ def _identity_of(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino
 
 
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Return whether a folder is here that can be looked at.
+
+    `Path.is_dir` raises some errors before Python 3.14, such as those of a closed folder above it
+    and of a name that is too long. So do `is_file` and `exists`, for which the others here are.
+    """
+    return os.path.isdir(path)  # noqa: PTH112 - see above
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether an ordinary file is here that can be looked at."""
+    return os.path.isfile(path)  # noqa: PTH113 - see above
+
+
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Return whether anything is here that can be looked at."""
+    return os.path.exists(path)  # noqa: PTH110 - see above
+
+
 def is_settled(changed_ns: int) -> bool:
     """Return whether a change now would have another time than one at `changed_ns`."""
     return time.time_ns() - changed_ns >= _SETTLED_NS

@@ -140,8 +140,10 @@ def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
             failures.append((path, _explanation(path, error)))
 
     for current, folders, names in os.walk(folder, topdown=False, onerror=report):
-        for path in (Path(current, name) for name in [*names, *folders]):
-            attempt(path, Path.unlink if path.is_symlink() or not path.is_dir() else Path.rmdir)
+        for path in (Path(current, name) for name in names):
+            attempt(path, Path.unlink)
+        for path in (Path(current, name) for name in folders):
+            attempt(path, Path.unlink if os.path.islink(path) else Path.rmdir)  # noqa: PTH114
     attempt(folder, Path.rmdir)
     return failures
 

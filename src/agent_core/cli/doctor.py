@@ -31,6 +31,7 @@ from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
 from agent_core.loop import stream_reply
 from agent_core.memory.scopes import find_tenants, find_users, memory_folder
+from agent_core.opening import is_there
 from agent_core.process import Command, Launcher, run
 from agent_core.process.confinement import Confinement, Hole, missing, probe
 from agent_core.process.environment import changing_names, command_environment
@@ -133,7 +134,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
             is_missing = setup is None and not has_config(resolve_home())
             if is_missing:
                 cure = cure_of(asyncio.run(find_models(options.path)))
-            if options.path is not None and not Path(options.path).exists():
+            if options.path is not None and not is_there(options.path):
                 cure = "name a folder or file that exists with --path"
         text = str(error)
         if is_missing:  # the cure names what was found on this machine
@@ -150,8 +151,8 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
                 project = Project(bare, RuntimeOptions(), redactor=redactor, launcher=launcher)
                 opened = replace(opened, setup=bare, project=project)
         return opened
-    is_there = setup.config_path.exists()
-    place = setup.config_path if is_there else f"no config.toml in {setup.home}; defaults"
+    has_file = is_there(setup.config_path)
+    place = setup.config_path if has_file else f"no config.toml in {setup.home}; defaults"
     finding = Finding("configuration", "ok", f"{place}, for {setup.project}")
     return _Opened(finding=finding, redactor=redactor, setup=setup, project=project)
 
@@ -445,7 +446,7 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
             return [Finding(name, "remark", text, "run in a container or a virtual machine")]
         text = f"off; this system can confine programs{f', but {texts}' if holes else ''}"
         return [Finding(name, "remark", text, 'set [sandbox] mode = "auto"')]
-    absent = [place for place in map(Path, confinement.write) if not place.exists()]
+    absent = [place for place in map(Path, confinement.write) if not is_there(place)]
     wanted = [hole for hole in holes if hole.rule in confinement.required]
     cure = "a newer kernel with Landlock, user namespaces or bubblewrap would enforce it"
     if probe().has_mounts and all(hole.rule in {"protect", "hidden"} for hole in wanted or holes):

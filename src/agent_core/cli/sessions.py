@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -364,7 +365,7 @@ def _free_folder(session: SessionRecord) -> Path:
     number = 1
     while True:
         place = project.with_name(f"{project.name}-fork{'' if number == 1 else f'-{number}'}")
-        if not place.exists() and not place.is_symlink():
+        if not os.path.lexists(place):
             return place
         number += 1
 

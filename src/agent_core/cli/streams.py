@@ -65,13 +65,17 @@ def _write_to_null(number: int) -> None:
 def report_output_error(program: str, error: OSError) -> int:
     """Say on standard error that standard output cannot be written, and return the exit code.
 
-    A reader that is gone is no error to report: the code is 141 then.
+    An error that names a file is about that file. A reader that is gone is no error to report: the
+    code is 141 then.
     """
     if is_gone(error):
         return OUTPUT_CLOSED
     reason = error.strerror or str(error)
+    fault = "cannot write to standard output"
+    if error.filename is not None:
+        fault = f"cannot use {os.fsdecode(error.filename)!r}"
     with contextlib.suppress(OSError, ValueError):
-        print(f"{program}: cannot write to standard output: {reason}", file=sys.stderr, flush=True)
+        print(f"{program}: {fault}: {reason}", file=sys.stderr, flush=True)
     return FAILED
 
 

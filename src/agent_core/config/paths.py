@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from agent_core.config.models import Config
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.opening import is_folder
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 HOME_VARIABLE = "SOONG_AGENT_HOME"
@@ -124,7 +125,7 @@ def resolve_project(project_dir: str | Path | None = None) -> Path:
         raise _path_error(
             f"the project {shown} cannot be used: {reason}; name an existing folder or file"
         ) from error
-    return path if path.is_dir() else path.parent
+    return path if is_folder(path) else path.parent
 
 
 def tasks_folder(wal_dir: str, *, home: Path, project: Path) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agent_core.opening import open_descriptor
+from agent_core.opening import is_folder, open_descriptor
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _DAY_S = 24 * 3600
@@ -46,18 +46,20 @@ def make_private(folder: Path) -> None:
 
 def remove_tree(folder: Path, *, keep: bool) -> None:
     """Remove the contents of a folder, as far as possible, and the folder itself unless `keep`."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         return
     import shutil  # noqa: PLC0415 - slow to import
 
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    for inner in folder.iterdir():
-        if inner.is_dir() and not inner.is_symlink():
-            shutil.rmtree(inner, ignore_errors=True)
-        else:
-            inner.unlink(missing_ok=True)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for inner in entries:
+            if inner.is_dir(follow_symlinks=False):
+                shutil.rmtree(inner, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    Path(inner).unlink()
 
 
 def flush_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.opening import DatabaseInUseError, open_descriptor
+from agent_core.opening import DatabaseInUseError, is_folder, open_descriptor
 
 _TRIED_BYTES = 1 << 16
 _TRIED = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,7 +33,7 @@ class WriteFault(Struct, frozen=True):
 def try_folder(folder: Path) -> WriteFault | None:
     """Write a file without a name into a folder, or into the nearest one that exists."""
     there = nearest_existing(folder)
-    if not there.is_dir():
+    if not is_folder(there):
         return WriteFault(there, "it is not a folder", f"move {there} away")
     try:
         # The first kind of file never has a name; not every file system has it.
@@ -86,7 +86,7 @@ def _fault(path: Path, error: OSError) -> WriteFault:
     if status is not None and status.st_uid != os.geteuid() and os.geteuid() != 0:
         cure = f"make it yours: sudo chown -R {_name(os.geteuid())} '{path}'"
         return WriteFault(path, f"it belongs to {_name(status.st_uid)}", cure)
-    wanted = stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if path.is_dir() else 0)
+    wanted = stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if is_folder(path) else 0)
     if status is not None and status.st_mode & wanted != wanted:
         reason = f"its mode is {stat.S_IMODE(status.st_mode):04o}"
         return WriteFault(path, reason, f"change its mode: chmod u+rwX '{path}'")

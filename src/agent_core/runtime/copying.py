@@ -17,7 +17,7 @@ from agent_core.blobs.base import spooled
 from agent_core.config.databases import check_database_url
 from agent_core.config.paths import Setup, database_key, tasks_folder
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
-from agent_core.opening import read_bytes
+from agent_core.opening import is_folder, read_bytes
 from agent_core.runtime.ids import meant, spellings_of
 from agent_core.runtime.shared_snapshots import SharedSnapshots
 from agent_core.runtime.stores import open_blobs
@@ -79,7 +79,7 @@ class StoreAddress(Struct, frozen=True):
             return found if found.url is None else cls(text, url=found.url)
         if kind == "sqlite" and rest:
             path = Path(rest).expanduser().resolve()
-            if path.is_dir():
+            if is_folder(path):
                 message = f"{path} is a folder; name the file in it, such as sessions.sqlite"
                 raise ConfigError(ErrorCode.CONFIG_ERROR, message)
             return cls(f"sqlite:{path}", path=path)
@@ -233,7 +233,7 @@ class SessionCopies:
                 message = f"{target.name} is both the source and the target"
                 raise ConfigError(ErrorCode.CONFIG_ERROR, message)
             owners = first.home / "sessions" / ".owners"
-            owner = Owner("", owners) if owners.is_dir() else Owner.in_memory()
+            owner = Owner("", owners) if is_folder(owners) else Owner.in_memory()
             yield cls(
                 first,
                 second,
@@ -284,11 +284,11 @@ class SessionCopies:
             if lost := self._copy_snapshots(session_id, snapshots, shared):
                 missing.append(f"{lost} of {len(snapshots)} snapshots of files")
             before, after = self._task_logs(session_id)
-            if before != after and not before.is_dir() and has_tasks(source.rows, session_id):
+            if before != after and not is_folder(before) and has_tasks(source.rows, session_id):
                 missing.append("the logs of its Tasks")
             if missing and not self._allows_missing:
                 raise _not_whole(session_id, missing)
-            if before != after and before.is_dir():
+            if before != after and is_folder(before):
                 _copy_logs(before, after)
             self._share_snapshots(session_id, shared)
             paths = {

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from agent_core.aio import finish_uncancelled
 from agent_core.disk.folders import remove_tree
 from agent_core.errors import ErrorCode, StorageError, validation_error
+from agent_core.opening import is_folder
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles
@@ -177,8 +178,8 @@ class Forks:
         origin, place = session.session_id, Path(fork.folder)
         before, after = files.tasks_dir(files.root), files.tasks_dir(place)
         copied = after / origin
-        is_copied = after != before and await asyncio.to_thread(copied.is_dir)
-        if self._task_logs is None and not is_copied and not (before / origin).is_dir():
+        is_copied = after != before and await asyncio.to_thread(is_folder, copied)
+        if self._task_logs is None and not is_copied and not is_folder(before / origin):
             return []
         # Few sessions have Tasks.
         from agent_core.tasks.forks import (  # noqa: PLC0415

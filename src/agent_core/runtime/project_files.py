@@ -18,7 +18,7 @@ from agent_core.disk.folders import is_due, make_private, mark_done
 from agent_core.disk.locks import closing_lock, try_lock
 from agent_core.disk.unfinished import MOVING, folder_about, is_interrupted
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.opening import open_descriptor
+from agent_core.opening import is_folder, open_descriptor
 from agent_core.text import readable_name
 from agent_core.types.records import snapshot_folder
 
@@ -81,7 +81,7 @@ class ProjectFiles:
     @property
     def has_any(self) -> bool:
         """True if a snapshot of this project was ever taken."""
-        return self._place.is_dir()
+        return is_folder(self._place)
 
     @property
     def is_interrupted(self) -> bool:
@@ -185,7 +185,7 @@ class ProjectFiles:
         """
         async with AsyncExitStack() as stack:
             is_free = True
-            for path in self._locks.iterdir() if self._locks.is_dir() else ():
+            for path in self._locks.iterdir() if is_folder(self._locks) else ():
                 opened = open_descriptor(path, _LOCK, 0o600)
                 descriptor = stack.enter_context(closing_lock(opened))
                 is_free = try_lock(descriptor, shared=True) and is_free

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import is_folder
 from agent_core.serve.problems import HttpProblem
 
 _MOST_IDLE = 8
@@ -104,7 +105,7 @@ class ServedFolders:
             ConfigError: the settings cannot be used there.
         """
         folder = Path(cwd)
-        is_here = await asyncio.to_thread(_is_folder, folder)
+        is_here = await asyncio.to_thread(is_folder, folder)
         if not is_here and self._is_shared:
             return await self._use(self._first)  # its runs go to where its files are
         if not is_here:
@@ -187,17 +188,10 @@ class ServedFolders:
         await self.reader.close()
 
 
-def _is_folder(folder: Path) -> bool:
-    try:
-        return folder.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
 def _resolve(first: Path, project: str) -> Path | None:
     """Return the folder that a request names; None if there is none."""
     try:
         folder = (first / project).resolve(strict=True)
     except (OSError, RuntimeError, ValueError):
         return None
-    return folder if folder.is_dir() else None
+    return folder if is_folder(folder) else None

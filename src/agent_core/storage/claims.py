@@ -6,10 +6,10 @@ Every function with a `Liveness` is one operation of the store.
 import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import is_folder
 from agent_core.storage import approvals
 from agent_core.storage.liveness import Liveness, OwnerIsDead, is_free
 from agent_core.storage.lost_runs import free_session, open_runs, waiting_run
@@ -512,7 +512,7 @@ def require_same_folder(refused: StorageError) -> str:
     if os.path.realpath(cwd) == refused.details["opened_from"]:
         return cwd
     here = refused.details["opened_from"]
-    if Path(cwd).is_dir():
+    if is_folder(cwd):
         fault, cure = "works in another folder", "name it with --path, or move the session here"
     else:
         fault, cure = "works in a folder that no longer exists", "move it here"

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import datetime
@@ -223,7 +224,7 @@ class SqliteEnd:
         with _explained(path):
             if is_target:
                 connection = open_writer(path)
-            elif not path.is_file():
+            elif _is_missing(path):
                 message = f"there is no session database {path}"
                 raise StorageError(ErrorCode.FILE_NOT_FOUND, message, details={"path": str(path)})
             elif os.access(path.parent, os.W_OK):
@@ -278,6 +279,15 @@ class SqliteEnd:
             with suppress(OSError):
                 if Path(f"{self._path}-wal").stat().st_size > _LONG_LOG:
                     self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # SQLite reports it
+        return False
 
 
 @contextmanager

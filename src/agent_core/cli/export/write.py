@@ -16,7 +16,7 @@ from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import OutputClosedError, Terminal
 from agent_core.errors import AgentCoreError, validation_error
 from agent_core.history.reading import read_history
-from agent_core.opening import read_text, refuse_database
+from agent_core.opening import is_file, is_folder, is_there, read_text, refuse_database
 from agent_core.text import Clean, visible
 from agent_core.types import DamagedRow
 
@@ -86,11 +86,11 @@ async def _fixture(runtime: AgentRuntime, session_id: str) -> str:
 
 def _free_place(target: str, *, is_forced: bool) -> Path:
     place = Path(target).expanduser()
-    if place.is_dir():
+    if is_folder(place):
         raise _refused(place, "it is a folder; name a file in it")
-    if not place.parent.is_dir():
+    if not is_folder(place.parent):
         raise _refused(place, "there is no such folder; make it first")
-    if place.exists() and not place.is_file():
+    if is_there(place) and not is_file(place):
         raise _refused(place, "it is not an ordinary file; write to standard output instead")
     if os.path.lexists(place) and not is_forced:
         raise _refused(place, "it is there already; --force replaces it")

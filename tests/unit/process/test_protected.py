@@ -178,6 +178,37 @@ def test_a_repository_beside_the_project_is_protected_at_the_root_of_a_folder_on
     assert below(tmp_path, seen.left) == {"other", "other/more"}, "checked afterwards instead"
 
 
+def test_a_project_below_a_writable_folder_stays_protected_if_git_may_make_its_repository(
+    tmp_path: Path,
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    files = ProtectedFiles(REPOSITORY, project=project, folders=[tmp_path], is_watched=True)
+    assert below(tmp_path, files.find(makes_repository=True).paths) == set()
+    git(project, "init", "-q")
+    own = {"project/.git/hooks", "project/.git/config"}
+    for makes in (True, False):
+        assert below(tmp_path, files.find(makes_repository=makes).paths) >= own
+
+
+def test_nothing_of_a_repository_that_cannot_be_read_whole_is_left_for_later(
+    tmp_path: Path,
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    git(inner, "config", "include.path", "../more")
+    (inner / "more").write_text("[core]\n")
+    seen = found(tmp_path, watched=True)
+    assert below(tmp_path, seen.left) == {"inner", "inner/more"}
+    assert "inner/.git/config" not in below(tmp_path, seen.paths)
+    git(inner, "config", "--add", "include.path", "../endless")
+    (inner / "endless").write_text("# " + "x" * LARGEST_FILE)
+    seen = found(tmp_path, watched=True)
+    assert seen.left == []
+    assert {"inner/.git/config", "inner/more"} <= below(tmp_path, seen.paths)
+
+
 def test_what_was_found_before_counts_while_it_is_there(tree: Path) -> None:
     (tree / ".envrc").touch()
     files = ProtectedFiles((*REPOSITORY, ".envrc"), project=tree, folders=[tree])

@@ -300,23 +300,27 @@ def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> Non
         converse(home, project, server, keys)
 
 
-@pytest.mark.sweep
-def test_an_export_without_a_name_is_a_file_of_its_kind(home: Home, project: Path) -> None:
+def test_an_export_without_a_name_is_a_file_of_its_kind_outside_the_project(
+    home: Home, project: Path
+) -> None:
     kinds = {"": "html", " --markdown": "md", " --jsonl": "jsonl", " --fixture": "yaml"}
     with ModelServer.in_thread(["Answered."]) as server:
-        written = re.compile(rf"wrote [\s\S]*{READY}")
+        written = re.compile(rf"wrote\s[\s\S]*{READY}")
         keys = [
             Key(READY, f"hello{ENTER}"),
             Key(re.compile(rf"Answered\.[\s\S]*{READY}"), f"/export{ENTER}"),
             *(Key(written, f"/export{kind}{ENTER}") for kind in kinds if kind),
             Key(written, f"/export{ENTER}"),
-            Key(written, f"/export{ENTER}"),
+            Key(written, f"/export talk.md{ENTER}"),
             Key(written, CTRL_D),
         ]
         scene = converse(home, project, server, keys, "--session-id", "s1")
     assert scene.code == 0
-    names = {f"s1.{end}" for end in kinds.values()} | {"s1-2.html", "s1-3.html"}
-    assert {each.name for each in project.iterdir()} == names
+    names = {f"s1.{end}" for end in kinds.values()} | {"s1-2.html"}
+    assert {each.name for each in (home.path / "exports").iterdir()} == names
+    assert str(home.path / "exports") in scene.text.replace("\n", "")
+    (named,) = project.iterdir()  # in the folder where the chat was started
+    assert named.read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.sweep

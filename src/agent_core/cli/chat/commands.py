@@ -24,6 +24,7 @@ from agent_core.cli.placed import placed_model
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
+from agent_core.disk.folders import make_private
 from agent_core.errors import describe_error, validation_error
 from agent_core.history.figures import format_age
 from agent_core.history.reading import output_text
@@ -48,6 +49,8 @@ _ALL = "--all"
 _CLEAR = "clear"
 _OF_PROJECT = {"list", "search", "du"}
 _OF_SESSION = {"show", "tree", "export", "fork", "compact"}
+_EXPORTS_FOLDER = "exports"
+"""Below the home: a file that nobody has named does not belong into a project."""
 _LISTED = 15
 _TITLE = 50
 
@@ -294,16 +297,27 @@ async def _tree(chat: Chat, words: Sequence[str]) -> None:
 
 
 async def _export(chat: Chat, words: Sequence[str]) -> None:
+    if len(words) == 1 and words[0][:1] != "-":
+        kinds = (kind for kind, each in _EXPORTS.items() if words[0].endswith(each.ending))
+        words = [next(kinds, "--html"), *words]
     kind = words[0] if words else "--html"
-    if len(words) < 2 and (export := _EXPORTS.get(kind)):
-        words = [kind, await asyncio.to_thread(_free_name, chat.session_id, export.ending)]
+    export = _EXPORTS.get(kind)
+    if len(words) < 2 and export is not None and await chat.require_session():
+        folder = chat.setup.home / _EXPORTS_FOLDER
+        try:
+            words = [kind, await asyncio.to_thread(_free_name, folder, chat.session_id, export)]
+        except OSError as error:
+            chat.say(f"error: {folder} cannot be made: {error.strerror}; name a file", Style.BAD)
+            return
     await _on_session(chat, "export", words)
 
 
-def _free_name(stem: str, ending: str) -> str:
-    """Return the first of `stem.end`, `stem-2.end` and so on that names no file here."""
-    numbered = (f"{stem}-{number}{ending}" for number in count(2))
-    return next(name for name in chain([f"{stem}{ending}"], numbered) if not os.path.lexists(name))
+def _free_name(folder: Path, stem: str, export: _Export) -> str:
+    """Return the first of `stem.end`, `stem-2.end` and so on that names no file in the folder."""
+    make_private(folder)
+    names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+    places = (folder / f"{name}{export.ending}" for name in names)
+    return next(str(place) for place in places if not os.path.lexists(place))
 
 
 async def _undo(chat: Chat, words: Sequence[str]) -> None:
@@ -615,8 +629,8 @@ COMMANDS: Mapping[str, SlashCommand] = {
     ),
     "last": SlashCommand("", "the full result of the last tool call", _last),
     "export": SlashCommand(
-        "[--html | --markdown | --jsonl | --fixture [FILE]]",
-        "write the session to a file; default: a page, and ID with the ending of its kind",
+        "[--html | --markdown | --jsonl | --fixture] [FILE]",
+        "write the session to a file; default: a page in the folder exports of the home",
         _export,
         words=None,
     ),

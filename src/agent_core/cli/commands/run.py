@@ -151,8 +151,9 @@ def split_words(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     Those are the text of a run, or a command that permissions are about.
     """
     command = next((place for place, word in enumerate(argv) if word[:1] != "-"), None)
-    takes_words = command is not None and argv[command] in {"run", "permissions"}
-    if not takes_words or "--" not in argv[command:]:
+    if command is None or argv[command] not in {"run", "permissions"}:
+        return argv, ()
+    if "--" not in argv[command:]:
         return argv, ()
     end = argv.index("--", command)
     return argv[:end], argv[end + 1 :]

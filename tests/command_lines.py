@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_core.config.load import read_setup
 from agent_core.errors import ToolError
-from agent_core.permissions.guard import PermissionGuard, UserRules
+from agent_core.permissions.gate import PermissionGate, UserRules
 from agent_core.process import Launcher
 from agent_core.process.sandbox import Sandbox
 from agent_core.runtime.permission_rules import load_rules
@@ -72,7 +72,7 @@ class CommandLines:
         workspace = Workspace.of(setup, launcher=self.launcher, sandbox=sandbox, environ=environ)
         found = load_rules(setup, PathPolicy.of(setup), environ=environ)
         permissions = setup.config.permissions
-        self._guard = PermissionGuard(
+        self._guard = PermissionGate(
             None, permissions, rules=UserRules(rules=found), project_dir=project
         )
         self._tools = Toolbox(code_tools(workspace))

@@ -16,14 +16,14 @@ from agent_core.extensions import (
     ExtensionContext,
     Extensions,
     JudgedCall,
-    Place,
+    Rank,
 )
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.redaction.redactor import JournalRedactor, Redactor
-from agent_core.runtime.recovery import SessionHistory
+from agent_core.runtime.session_history import SessionHistory
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.tools.base import Tool
 from agent_core.tools.limits import ResultLimiter
@@ -50,7 +50,7 @@ OWNER = "own_test"
 class AllowAll(Extension):
     """Lets everything through but the tools it is told to refuse."""
 
-    place = Place.PERMISSIONS
+    rank = Rank.PERMISSIONS
 
     def __init__(self, *refused: str) -> None:
         self._refused = refused
@@ -69,7 +69,7 @@ class AllowAll(Extension):
 class Listening(Extension):
     """Remembers what it was told, and objects to the end as often as told to."""
 
-    place = Place.HOOKS
+    rank = Rank.HOOKS
 
     def __init__(self, *objections: str) -> None:
         self.heard: list[str] = []

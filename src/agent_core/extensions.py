@@ -1,7 +1,7 @@
 """Extensions: objects that add behaviour to a run at fixed points.
 
 The engine's own features (the fence, snapshots, budgets, guards, traces, hooks, permissions) are
-extensions like those of a program; `Place` is their order.
+extensions like those of a program; `Rank` is their order.
 """
 
 import inspect
@@ -76,7 +76,7 @@ async def find_none() -> "Sequence[JudgedCall]":
     return ()
 
 
-class Place(IntEnum):
+class Rank(IntEnum):
     """The order of extensions, outermost first."""
 
     FENCE = 0
@@ -139,8 +139,8 @@ class Extension:
     the exception counts as the tool's own.
     """
 
-    place: ClassVar[Place] = Place.PROGRAM
-    """The place of the extension among the engine's own. An extension at another place than
+    rank: ClassVar[Rank] = Rank.PROGRAM
+    """The rank of the extension among the engine's own. An extension of another rank than
     `PROGRAM` may come before permissions and guards: an installed one is refused."""
 
     def instructions(self, context: ExtensionContext) -> str | None:  # noqa: ARG002
@@ -267,12 +267,12 @@ class Extensions:
 
     Args:
         context: of the run.
-        extensions: in any order; extensions with the same place keep theirs.
+        extensions: in any order; extensions of the same rank keep theirs.
     """
 
     def __init__(self, context: ExtensionContext, extensions: Iterable[Extension] = ()) -> None:
         self.context = context
-        self._all = sorted(extensions, key=attrgetter("place"))
+        self._all = sorted(extensions, key=attrgetter("rank"))
         self._stopped: AgentCoreError | None = None
         self._at = defaultdict[str, list[Extension]](list)
         for each in self._all:
@@ -280,7 +280,7 @@ class Extensions:
                 self._at[name].append(each)
 
     def plus(self, *extensions: Extension) -> "Extensions":
-        """Return these extensions and some more, each at its place."""
+        """Return these extensions and some more, each at its rank."""
         return Extensions(self.context, [*self._all, *extensions])
 
     def instructions(self) -> list[str]:
@@ -353,7 +353,7 @@ class Extensions:
             return provider
         ask: AskModel = partial(ask_adapter, provider)
         for each in reversed(wrappers):
-            wrap = self._ask_through if each.place is Place.PROGRAM else _ask_engine
+            wrap = self._ask_through if each.rank is Rank.PROGRAM else _ask_engine
             ask = partial(wrap, each, self.context, ask)
         return WrappedProvider(ask)
 
@@ -418,7 +418,7 @@ class Extensions:
         admit: Admit = _admitted
         for each in reversed(self._at["admit_tool_call"]):
             ask = each.admit_tool_call
-            if each.place is Place.PROGRAM:
+            if each.rank is Rank.PROGRAM:
                 ask = partial(self._admit_through, each)
             admit = partial(ask, self.context, judged, admit)
         try:
@@ -488,7 +488,7 @@ class Extensions:
         except (AgentCoreError, ParkedError, CallChangedError):
             raise
         except Exception as error:
-            if extension.place is not Place.PROGRAM:
+            if extension.rank is not Rank.PROGRAM:
                 raise
             message = f"the extension {_name(extension)} failed: {type(error).__name__}: {error}"
             details = {"extension": _name(extension)}
@@ -563,10 +563,10 @@ def _installed(name: str, points: "EntryPoints") -> Extension:
             "not an Extension"
         )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
-    if extension.place is not Place.PROGRAM:
+    if extension.rank is not Rank.PROGRAM:
         message = (
-            f"[runtime] extensions: {name!r} of {distribution} is placed among the engine's own "
-            "extensions, where it may skip permissions; remove its attribute `place`"
+            f"[runtime] extensions: {name!r} of {distribution} is ranked among the engine's own "
+            "extensions, where it may skip permissions; remove its attribute `rank`"
         )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
     return extension

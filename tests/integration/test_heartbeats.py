@@ -16,9 +16,9 @@ from agent_core.aio import stop_task
 from agent_core.config.stores import RunWorkerConfig
 from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
-from agent_core.runtime import recovery
+from agent_core.runtime import leases as leases_module
 from agent_core.runtime.fence import SessionLease
-from agent_core.runtime.recovery import RemoteControls, SessionLeases
+from agent_core.runtime.leases import RemoteControls, SessionLeases
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.owners import Owner, now
 from agent_core.storage.postgres import PostgresSessionStore
@@ -332,7 +332,7 @@ async def test_a_session_whose_last_work_ends_before_its_run_has_left_is_given_b
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancelled run takes its summary with it: both end at the same moment."""
-    monkeypatch.setattr(recovery, "HEARTBEAT", timedelta(seconds=0.05))
+    monkeypatch.setattr(leases_module, "HEARTBEAT", timedelta(seconds=0.05))
     busy = {"s1"}
     async with SqliteSessionStore.open(home.path / "sessions.sqlite") as store:
         with Owner.open(home.path) as owner:

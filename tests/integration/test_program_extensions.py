@@ -649,7 +649,7 @@ async def test_a_waiting_run_needs_its_extensions(home: Home, project: Path) -> 
 
 PACKAGE = """
 from agent_core import Extension
-from agent_core.extensions import Place
+from agent_core.extensions import Rank
 
 class Notary(Extension):
     def instructions(self, context):
@@ -662,7 +662,7 @@ def other():
     return 3
 
 class Outer(Extension):
-    place = Place.PERMISSIONS
+    rank = Rank.PERMISSIONS
 """
 
 
@@ -713,7 +713,7 @@ async def test_an_installed_extension_is_used_where_the_configuration_names_it()
                 "'broken' of notary cannot be made (notary_package:broken): OSError: no seal",
             ),
             ("other", "'other' of notary is an int, not an Extension"),
-            ("outer", "'outer' of notary is placed among the engine's own extensions"),
+            ("outer", "'outer' of notary is ranked among the engine's own extensions"),
             ("missing", "'missing' of notary cannot be made"),
         ],
         keep=5,

@@ -11,7 +11,7 @@ import pytest
 from agent_core import AgentRuntime, EventType, RunHandle, RunStatus, RuntimeEvent
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.providers.scripted import Hangs, Says, calls
-from agent_core.runtime import reading, recovery
+from agent_core.runtime import leases, reading
 from agent_core.runtime.runs import Runs
 from isolation import Home
 from runtimes import ask, collect, runtime
@@ -77,7 +77,7 @@ async def test_text_that_comes_after_the_subscription_is_seen_after_what_was_sto
 async def test_another_runtime_watches_awaits_and_cancels_a_run_by_its_id(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "HEARTBEAT", timedelta(seconds=0.05))
+    monkeypatch.setattr(leases, "HEARTBEAT", timedelta(seconds=0.05))
     async with runtime(home, project, [Hangs()]) as made, runtime(home, project) as other:
         handle = await made.start("go", session_id="s1")
         runs = await runs_of(other)

@@ -8,8 +8,8 @@ import pytest
 
 from agent_core import RunStatus, tool
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
-from agent_core.runtime.recovery import unanswered_calls
 from agent_core.runtime.services import Services
+from agent_core.runtime.session_history import unanswered_calls
 from agent_core.types import (
     Claim,
     EventType,

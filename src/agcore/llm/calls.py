@@ -50,7 +50,7 @@ from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.extensions import Extension, ExtensionContext, Place
+from agent_core.extensions import Extension, ExtensionContext, Rank
 from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates
@@ -203,7 +203,7 @@ class ModelCalls(Extension):
         prices: of models.
     """
 
-    place: ClassVar[Place] = Place.HOOKS
+    rank: ClassVar[Rank] = Rank.HOOKS
 
     provider: LlmProvider
     retry: RetryConfig

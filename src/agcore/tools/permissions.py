@@ -13,8 +13,8 @@ from agent_core.callbacks import check_callback
 from agent_core.config.models import PermissionsConfig
 from agent_core.config.paths import resolve_home
 from agent_core.errors import ArgumentError
-from agent_core.permissions import PermissionCallback, PermissionGuard
-from agent_core.permissions.guard import ToolLists, UserRules
+from agent_core.permissions import PermissionCallback, PermissionGate
+from agent_core.permissions.gate import ToolLists, UserRules
 from agent_core.redaction import Redactor
 from agent_core.text import kind_of
 
@@ -89,7 +89,7 @@ def _allow_all() -> PermissionConfig:
     return PermissionConfig()
 
 
-class PermissionChecker(PermissionGuard):
+class PermissionChecker(PermissionGate):
     """The engine's guard with the rules of a `PermissionConfig`."""
 
     def __init__(

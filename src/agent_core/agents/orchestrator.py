@@ -26,7 +26,7 @@ from agent_core.agents.workers import PoolWorker
 from agent_core.aio import end_uncancelled, finish_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal
-from agent_core.extensions import Extension, ExtensionContext, Place, RunTool
+from agent_core.extensions import Extension, ExtensionContext, Rank, RunTool
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
 from agent_core.storage.store import SessionStore
@@ -492,7 +492,7 @@ class ClaimCheck(Extension):
     open calls do.
     """
 
-    place = Place.CLAIM
+    rank = Rank.CLAIM
 
     def __init__(self, board: TaskBoard, by: Actor) -> None:
         self._board = board

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
         ListDefinitions,
         SubAssignment,
     )
-    from agent_core.loop.guards import RunGuards
+    from agent_core.loop.guards import Guards
     from agent_core.loop.options import Agent
     from agent_core.telemetry.spans import RunTrace, Telemetry
     from agent_core.tools.output import ExpectedOutput
@@ -130,7 +130,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     board: TaskBoardSource | None = None
     view: View = field(default_factory=View)
     options: RunOptions = NO_OPTIONS
-    guards: "RunGuards | None" = None
+    guards: "Guards | None" = None
     trace: "RunTrace | None" = None
     memory: MemoryFolder | None = None
     inbox: Inbox = field(default_factory=Inbox)

@@ -86,7 +86,7 @@ async def start_uncancelled(work: Coroutine[Any, Any, T]) -> T:
     return await finish_uncancelled(_rest(work, awaited))
 
 
-def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+def take_first_step(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
     """Take the first step of work in the caller's task, and return the future of its result.
 
     The future is done if the work never has to wait; otherwise a task continues the work.

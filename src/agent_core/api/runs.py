@@ -653,7 +653,7 @@ class RunMethods(RuntimeMethods):
         stored answers are the same for all processes.
         """
         require_text("session id", session_id)
-        return await (await self._home.services()).project.guard.grants.grants(session_id)
+        return await (await self._home.services()).project.gate.grants.grants(session_id)
 
     async def forget_permissions(self, grant_or_session_id: str) -> int:
         """Remove one grant, or all grants of a session, and return how many were removed.
@@ -662,7 +662,7 @@ class RunMethods(RuntimeMethods):
             AgentCoreError: `validation_error`: the id is empty.
         """
         require_text("id of the grant or session", grant_or_session_id)
-        return await (await self._home.services()).project.guard.forget(grant_or_session_id)
+        return await (await self._home.services()).project.gate.forget(grant_or_session_id)
 
 
 def _asked_placement(fields: dict[str, Any]) -> Placement:

@@ -20,7 +20,7 @@ from agent_core.aio import TimeLimit, finish_uncancelled
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
 from agent_core.errors import AgentCoreError, CallChangedError, ErrorCode, ParkedError
-from agent_core.extensions import Admit, Extension, ExtensionContext, JudgedCall, Place
+from agent_core.extensions import Admit, Extension, ExtensionContext, JudgedCall, Rank
 from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
@@ -736,7 +736,7 @@ class CallBudget(Extension):
         meter: of the run.
     """
 
-    place = Place.BUDGET
+    rank = Rank.BUDGET
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

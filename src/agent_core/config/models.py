@@ -709,9 +709,9 @@ def _place(path: str) -> str:
     return path
 
 
-Place = Annotated[str, AfterValidator(_place)]
+PathText = Annotated[str, AfterValidator(_place)]
 _PlacesOrAll = Annotated[
-    Annotated[Literal["all"], Tag("<name>")] | Annotated[list[Place], Tag("<table>")],
+    Annotated[Literal["all"], Tag("<name>")] | Annotated[list[PathText], Tag("<table>")],
     Discriminator(lambda value: "<table>" if isinstance(value, list) else "<name>"),
 ]
 
@@ -721,10 +721,10 @@ class SandboxConfig(Section):
 
     mode: Literal["off", "auto", "required"] = "off"
     network: Literal["ask", "off", "on"] = "ask"
-    write: list[Place] | None = None
+    write: list[PathText] | None = None
     read: _PlacesOrAll = "all"
     protect: list[Annotated[str, Field(min_length=1)]] | None = None
-    caches: list[Place] = []
+    caches: list[PathText] = []
     ask_inside: bool = True
 
 

@@ -14,7 +14,7 @@ from agent_core.aio import finish_soon
 from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal
-from agent_core.extensions import Extension, ExtensionContext, Place, RunTool
+from agent_core.extensions import Extension, ExtensionContext, Rank, RunTool
 from agent_core.hooks.answer import HookAnswer, HookError, last_part, read_answer
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, Launcher, run
@@ -140,7 +140,7 @@ class HookRunner:
 class RunHooks(Extension):
     """The hooks of one run, at the points where the loop calls them."""
 
-    place = Place.HOOKS
+    rank = Rank.HOOKS
 
     def __init__(self, runner: HookRunner, identity: RunIdentity, journal: Journal) -> None:
         self._runner = runner

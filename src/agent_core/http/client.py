@@ -8,7 +8,7 @@ from functools import partial
 from agent_core.http.addresses import Address, address_of
 from agent_core.http.connection import ClientConnection
 from agent_core.http.errors import ConnectionLostError, ConnectTimeoutError
-from agent_core.http.opening import Place, Route, open_connection, resolve
+from agent_core.http.opening import Endpoint, Route, open_connection, resolve
 from agent_core.http.response import Response
 
 IDLE_S = 15.0
@@ -41,7 +41,7 @@ class Client:
         self._open: set[ClientConnection] = set()
         self._idle: dict[_Key, list[ClientConnection]] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._names: dict[tuple[str, int], asyncio.Task[list[Place]]] = {}
+        self._names: dict[tuple[str, int], asyncio.Task[list[Endpoint]]] = {}
         self._is_closed = False
 
     async def request(
@@ -233,7 +233,7 @@ class Client:
 
     # Names
 
-    async def _resolve(self, host: str, port: int) -> list[Place]:
+    async def _resolve(self, host: str, port: int) -> list[Endpoint]:
         """Return the addresses of a host, which all who ask for them at a time share.
 
         Raises:
@@ -252,7 +252,7 @@ class Client:
                 raise OSError("the client was closed") from None
             raise
 
-    def _keep_name(self, key: tuple[str, int], done: "asyncio.Task[list[Place]]") -> None:
+    def _keep_name(self, key: tuple[str, int], done: "asyncio.Task[list[Endpoint]]") -> None:
         if done.cancelled() or done.exception() is not None:
             self._names.pop(key, None)
         else:

@@ -32,9 +32,9 @@ _SUCCESS = range(200, 300)
 _CERTIFICATE = re.compile(rb"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----([^-]*)-----END ")
 """A certificate in a file; its bytes in Base64 are the first group."""
 
-Place = tuple[socket.AddressFamily, tuple[Any, ...]]
+Endpoint = tuple[socket.AddressFamily, tuple[Any, ...]]
 """The family of a socket, and the address to connect it to."""
-Resolve = Callable[[str, int], Awaitable[Sequence[Place]]]
+Resolve = Callable[[str, int], Awaitable[Sequence[Endpoint]]]
 Check = Callable[[str, IPv4Address | IPv6Address, int], None]
 """Takes the host, an address of it and the port; raises if it may not be reached."""
 
@@ -54,7 +54,7 @@ class Route(Struct, frozen=True):
     check: Check | None = None
 
 
-async def resolve(host: str, port: int) -> list[Place]:
+async def resolve(host: str, port: int) -> list[Endpoint]:
     """Return the addresses of a host, in the order in which to try them.
 
     Raises:
@@ -69,7 +69,7 @@ async def resolve(host: str, port: int) -> list[Place]:
     found = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
     )
-    families: dict[socket.AddressFamily, list[Place]] = {}
+    families: dict[socket.AddressFamily, list[Endpoint]] = {}
     for family, _, _, _, address in found:
         families.setdefault(family, []).append((family, address))
     turns = zip_longest(*families.values())
@@ -175,7 +175,7 @@ def _discard(attempt: "asyncio.Task[socket.socket]") -> None:
         attempt.result().close()
 
 
-async def _connect(place: Place) -> socket.socket:
+async def _connect(place: Endpoint) -> socket.socket:
     family, address = place
     # With the protocol named, the event loop sets TCP_NODELAY: without, requests wait for ACKs.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

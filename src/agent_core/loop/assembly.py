@@ -42,7 +42,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.loop.guards import RunGuard, RunGuards
+    from agent_core.loop.guards import Guards, RunGuard
     from agent_core.tools.output import ExpectedOutput
 
 _RESULT_BYTES = 262_144
@@ -80,7 +80,7 @@ class StandaloneRun(Struct, frozen=True):
 
     ctx: RunContext
     stream: EventStream
-    guards: "RunGuards | None" = None
+    guards: "Guards | None" = None
     within: AbstractAsyncContextManager[object] = nullcontext()
     leaves_calls: bool = False
 
@@ -179,9 +179,9 @@ def build_run(
     )
     checks = None
     if guards:
-        from agent_core.loop.guards import GuardChecks, RunGuards  # noqa: PLC0415 - few have any
+        from agent_core.loop.guards import GuardChecks, Guards  # noqa: PLC0415 - few have any
 
-        checks = RunGuards(guards, journal, deps)
+        checks = Guards(guards, journal, deps)
         ctx = replace(ctx, extensions=ctx.extensions.plus(GuardChecks(checks, ctx.toolbox)))
     within = nullcontext() if within is None else within
     return StandaloneRun(ctx, stream, guards=checks, within=within, leaves_calls=leaves_calls)

@@ -29,7 +29,7 @@ from agent_core.extensions import (
     ExtensionContext,
     GuardStop,
     JudgedCall,
-    Place,
+    Rank,
     RunTool,
 )
 from agent_core.text import kind_of
@@ -177,7 +177,7 @@ def _decorated(
     return decorate if check is None else decorate(check)
 
 
-class RunGuards:
+class Guards:
     """Runs the guards of one run.
 
     Args:
@@ -197,7 +197,7 @@ class RunGuards:
         journal: Journal,
         deps: Any,
         *,
-        parent: "RunGuards | None" = None,
+        parent: "Guards | None" = None,
     ) -> None:
         self.stopped: AgentCoreError | None = None
         self._parent = parent
@@ -431,9 +431,9 @@ class GuardChecks(Extension):
         toolbox: of the run.
     """
 
-    place = Place.GUARDS
+    rank = Rank.GUARDS
 
-    def __init__(self, guards: RunGuards, toolbox: Toolbox) -> None:
+    def __init__(self, guards: Guards, toolbox: Toolbox) -> None:
         self._guards = guards
         self._toolbox = toolbox
         self._expected = toolbox.expected

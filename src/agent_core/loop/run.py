@@ -140,7 +140,7 @@ async def settle_parked(
 async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
     """Ask the model, run the tools it calls, and repeat until it has nothing left to call."""
     async with ctx.extensions.around_run():
-        ctx = await begin(ctx, prompt, stats)
+        ctx = await begin_conversation(ctx, prompt, stats)
         while stats.turns < ctx.limits.max_turns:
             if (handover := ctx.toolbox.handover) is not None and handover.taken is not None:
                 ctx = await handover.take_over(ctx)
@@ -161,14 +161,14 @@ async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
 
 async def ask_once(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
     """Ask for one valid reply; the calls in it are not made."""
-    await begin(ctx, prompt, stats)
+    await begin_conversation(ctx, prompt, stats)
     reply = await take_turn(ctx, stats)
     while not reply.calls and not await may_stop(ctx, reply, stats):
         reply = await take_turn(ctx, stats)
     return reply
 
 
-async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> RunContext:
+async def begin_conversation(ctx: RunContext, prompt: Draft, stats: RunStats) -> RunContext:
     """Resume the path, run the session's first hooks, and add the user's message.
 
     Returns:

@@ -82,9 +82,9 @@ class _CallProgress(Struct):
     Attributes:
         call: the call, with the arguments that are used.
         received: time of its arrival, as from `perf_counter`.
-        judged: time at which the guard was asked, if it was.
+        judged: time at which permission was asked for, if it was.
         access: what the call would touch, known from then on.
-        tool: the tool; like the following fields, known once the guard has answered.
+        tool: the tool; like the following fields, known once the permission is given.
         waited_s: seconds that people took to answer; None if they were not asked.
         began: time at which its action began.
     """

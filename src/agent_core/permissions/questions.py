@@ -108,7 +108,7 @@ async def _ask_nothing() -> Sequence[str]:
 
 
 class Questions:
-    """The open questions of one guard.
+    """The open questions of one permission gate.
 
     Args:
         callback: asks the user; None: only another process can answer.

@@ -227,6 +227,22 @@ class _Refusals(Struct):
     searches: int = 0
 
 
+class _FittedTool(Struct, frozen=True):
+    """One tool and its form.
+
+    Attributes:
+        tool: as the request has it.
+        shown: as the service is offered it; None if it is left out.
+        fault: why it is left out.
+        names: the arguments' own names by those that the service gets.
+    """
+
+    tool: ToolDefinition
+    shown: ToolDefinition | None
+    fault: str = ""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 class ToolFitter:
     """Fits the tools of requests to a service, and remembers for each run which ones it refuses."""
 
@@ -234,8 +250,7 @@ class ToolFitter:
         self._form = form
         self._runs: dict[object, _Refusals] = {}
         self._last: tuple[Sequence[ToolDefinition], FittedTools] = ((), FittedTools())
-        self._made: dict[int, tuple[ToolDefinition, ToolDefinition | None, str, Mapping[str, str]]]
-        self._made = {}
+        self._made: dict[int, _FittedTool] = {}
 
     def fit(
         self, tools: Sequence[ToolDefinition], request: ModelRequest | None = None
@@ -250,11 +265,11 @@ class ToolFitter:
         if not (len(known) == len(tools) and all(map(is_, known, tools))):
             self._made = {id(tool): self._made.get(id(tool)) or self._fit(tool) for tool in tools}
             made = [self._made[id(tool)] for tool in tools]
-            shown = [shown for _, shown, _, _ in made if shown is not None]
+            shown = [each.shown for each in made if each.shown is not None]
             fitted = FittedTools(
                 shown,
-                {tool.name: fault for tool, _, fault, _ in made if fault},
-                {tool.name: names for tool, _, _, names in made if names},
+                {each.tool.name: each.fault for each in made if each.fault},
+                {each.tool.name: each.names for each in made if each.names},
                 len(shown) != len(tools) or not all(map(is_, shown, tools)),
             )
             self._last = tools, fitted
@@ -317,17 +332,15 @@ class ToolFitter:
         refusals.turn = len(request.messages)
         return refusals
 
-    def _fit(
-        self, tool: ToolDefinition
-    ) -> tuple[ToolDefinition, ToolDefinition | None, str, Mapping[str, str]]:
+    def _fit(self, tool: ToolDefinition) -> _FittedTool:
         try:
             schema, names = self._form.of(tool.input_schema)
         except NoFormError as error:
-            return tool, None, f"{self._form.service} takes no such schema: {error}", {}
+            return _FittedTool(tool, None, f"{self._form.service} takes no such schema: {error}")
         shown = tool
         if schema != tool.input_schema:
             shown = tool.model_copy(update={"input_schema": schema})
-        return tool, shown, "", names
+        return _FittedTool(tool, shown, names=names)
 
 
 def _without_refused(

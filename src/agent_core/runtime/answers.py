@@ -18,7 +18,7 @@ from agent_core.loop.options import NO_OPTIONS, Agent, AnyAgent, RunOptions
 from agent_core.loop.restored import missing_options, restored_options
 from agent_core.permissions.answers import current_decider, denied_by_user, describe_answer
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
-from agent_core.runtime.pipeline import RunPipeline
+from agent_core.runtime.pipeline import Pipeline
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
@@ -61,12 +61,12 @@ class Answers:
         process: ProcessParts,
         reader: RunReader,
         table: RunTable,
-        pipeline: RunPipeline,
+        pipeline: Pipeline,
         tell: Callable[[str], None],
     ) -> None:
         self._project = project
-        self._guard = project.guard
-        self._questions = project.guard.questions
+        self._gate = project.gate
+        self._questions = project.gate.questions
         self._cwd = str(project.setup.project)
         self._store = process.store
         self._owner = process.owner
@@ -141,7 +141,7 @@ class Answers:
             if not is_first:
                 raise _closed(found)
             if always:
-                await self._guard.save_rule(question.request, decision)
+                await self._gate.save_rule(question.request, decision)
             for covered in await self._questions.settle_covered(question.request, decision):
                 self._tell(covered.request_id)
             if not self._questions.take(request_id):
@@ -167,7 +167,7 @@ class Answers:
             AgentCoreError: `validation_error`: the question offers no rule, or none is saved here.
         """
         why = None
-        if not self._guard.saves_rules:
+        if not self._gate.saves_rules:
             why = "no rules are saved here: set [permissions] save_rules = true"
         elif rule_of(question.request, decision) is None:
             why = f"{question.request_id} offers no rule for {decision.value}"

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from agent_core.errors import StorageError
 from agent_core.events import MESSAGE_BOUNDS, EventStream
 from agent_core.permissions.questions import Questions
+from agent_core.runtime.leases import RemoteControls
 from agent_core.runtime.reading import CONTROL, TextPiece, channel_of
-from agent_core.runtime.recovery import RemoteControls
 from agent_core.storage.postgres.notices import LONGEST_NOTICE, Notices
 from agent_core.storage.store import SessionStore
 from agent_core.text.json_text import JsonObject

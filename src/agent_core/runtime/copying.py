@@ -18,7 +18,7 @@ from agent_core.config.databases import check_database_url
 from agent_core.config.paths import Setup, database_key, tasks_folder
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.opening import is_folder, read_bytes
-from agent_core.runtime.ids import meant, spellings_of
+from agent_core.runtime.ids import resolve_prefix, spellings_of
 from agent_core.runtime.shared_snapshots import SharedSnapshots
 from agent_core.runtime.stores import open_blobs
 from agent_core.snapshots.catalogue import write_whole
@@ -260,7 +260,9 @@ class SessionCopies:
         known = session_ids(self._source.rows, self._tenant)
         for name in wanted or known:
             try:
-                session_id = meant("session", name, _beginning(name, known)) if wanted else name
+                session_id = (
+                    resolve_prefix("session", name, _beginning(name, known)) if wanted else name
+                )
                 yield CopiedSession(session_id=session_id, missing=self._copy(session_id))
             except AgentCoreError as error:
                 yield CopiedSession(session_id=name, error=error)

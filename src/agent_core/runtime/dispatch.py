@@ -140,7 +140,7 @@ class Dispatcher:
             process=await self.queue.register() if is_here else None,
         )
 
-    async def add(self, opening: NewRun) -> RunProgress:
+    async def add(self, new_run: NewRun) -> RunProgress:
         """Put a run into the queue; a warning says if there is no worker for it.
 
         If every machine should have the files, the project is recorded and sent first.
@@ -148,15 +148,15 @@ class Dispatcher:
         Raises:
             StorageError: raised by `queue_run`, or the files cannot be recorded or sent.
         """
-        if opening.dispatch is not None and opening.dispatch.place == SNAPSHOT:
-            await finish_uncancelled(self._workspaces.begin(opening.session_id))
+        if new_run.dispatch is not None and new_run.dispatch.place == SNAPSHOT:
+            await finish_uncancelled(self._workspaces.begin(new_run.session_id))
         try:
-            opened = await self._queue_run(opening)
-            warnings = await self._warn(opened)
+            claimed = await self._queue_run(new_run)
+            warnings = await self._warn(claimed)
         except BaseException:  # no handle would exist for it
-            await finish_uncancelled(self._drop(opening.run_id))
+            await finish_uncancelled(self._drop(new_run.run_id))
             raise
-        record = opened.run
+        record = claimed.run
         return RunProgress(
             identity=identity_of(record),
             status=record.status,
@@ -164,9 +164,9 @@ class Dispatcher:
             warnings=warnings,
         )
 
-    async def _warn(self, opened: ClaimedRun) -> list[str]:
+    async def _warn(self, claimed: ClaimedRun) -> list[str]:
         """Record that there is no worker for a run, if so; return the warnings."""
-        run = opened.run
+        run = claimed.run
         lane = Lane.parse(run.lane or "")
         if lane is None or await self._workers.has_worker(lane):
             return []
@@ -178,7 +178,7 @@ class Dispatcher:
             agent_id=run.agent_id,
             run_id=run.run_id,
             events=[PendingEvent(draft)],
-            epoch=opened.session.epoch,
+            epoch=claimed.session.epoch,
         )
         try:
             await self._store.append(batch)
@@ -188,12 +188,12 @@ class Dispatcher:
             return []  # a worker has taken it by now
         return [message]
 
-    async def _queue_run(self, opening: NewRun) -> ClaimedRun:
-        opening = replace(opening, lease=self.claim().lease)
-        return await finish_uncancelled(self._store.queue_run(opening))
+    async def _queue_run(self, new_run: NewRun) -> ClaimedRun:
+        new_run = replace(new_run, lease=self.claim().lease)
+        return await finish_uncancelled(self._store.queue_run(new_run))
 
     async def turn(
-        self, opening: NewRun, timeout_s: float | None
+        self, new_run: NewRun, timeout_s: float | None
     ) -> "tuple[Job, ClaimedRun] | None":
         """Queue a run of this process, wait until it is next in its session, and claim the session.
 
@@ -205,14 +205,14 @@ class Dispatcher:
             StorageError: raised by `queue_run`; `session_active`: the run was not next in time, and
                 was cancelled.
         """
-        run_id, said = opening.run_id, ""
+        run_id, said = new_run.run_id, ""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         until, say_at = monotonic() + timeout_s, monotonic() + _SAY_S
         look_at = monotonic() + self._config.heartbeat_s
         job: Job | None = None
         sweeping = asyncio.create_task(self._sweep())
         try:
-            await self._queue_run(opening)
+            await self._queue_run(new_run)
             while True:
                 job = job or await finish_uncancelled(self.queue.fetch_own(run_id))
                 if job is not None:
@@ -227,7 +227,7 @@ class Dispatcher:
                             return None
                         return job, taken
                 if monotonic() >= until:
-                    raise _still_active(opening, timeout_s)
+                    raise _still_active(new_run, timeout_s)
                 if monotonic() >= look_at:
                     look_at = monotonic() + self._config.heartbeat_s
                     record = await self._store.run(run_id)
@@ -235,7 +235,7 @@ class Dispatcher:
                         return None
                 if monotonic() >= say_at:
                     say_at = monotonic() + _SAY_S
-                    said = await self._say_what_is_before(opening, said)
+                    said = await self._say_what_is_before(new_run, said)
                 await asyncio.sleep(min(_LOOK_S, max(until - monotonic(), 0)))
         except BaseException:  # it must not keep its place in the queue: no handle exists for it
             await finish_uncancelled(self._drop(run_id))
@@ -265,13 +265,13 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - the next sweep may succeed
                 logger.warning("what dead processes left could not be ended yet: %s", error)
 
-    async def _say_what_is_before(self, opening: NewRun, said: str) -> str:
+    async def _say_what_is_before(self, new_run: NewRun, said: str) -> str:
         """Log what a run of this process waits for, unless that was `said` last; return it."""
         with suppress(StorageError):
-            for first in await self._workers.queued(1, opening.session_id):
-                what = _what_is_before(opening.run_id, first)
+            for first in await self._workers.queued(1, new_run.session_id):
+                what = _what_is_before(new_run.run_id, first)
                 if what and what != said:
-                    logger.warning("run %s waits for its turn: %s", opening.run_id, what)
+                    logger.warning("run %s waits for its turn: %s", new_run.run_id, what)
                 return what or said
         return said
 

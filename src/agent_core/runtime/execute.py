@@ -13,7 +13,7 @@ from agent_core.events import Journal
 from agent_core.loop import NoHistory, conclude, converse
 from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions
-from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.factory import ContextFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
@@ -30,15 +30,15 @@ from agent_core.types import (
 from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 
 if TYPE_CHECKING:
-    from agent_core.loop.guards import RunGuards
-    from agent_core.runtime.models import Traces
+    from agent_core.loop.guards import Guards
+    from agent_core.runtime.models import DebugTraces
     from agent_core.telemetry.spans import Telemetry
 
 _NO_MESSAGE = Draft(Role.USER, [])
 """Placeholder for the message of a continued run, whose message is already in the history."""
 
 
-class RunExecutor:
+class Executor:
     """Executes runs; it has no state of its own for a run.
 
     Args:
@@ -54,7 +54,7 @@ class RunExecutor:
         project: Project,
         *,
         process: ProcessParts,
-        contexts: RunFactory,
+        contexts: ContextFactory,
         spawning: SpawnerDeps,
         memory: MemoryService,
     ) -> None:
@@ -243,7 +243,7 @@ def not_summarised() -> ConfigError:
 
 
 @asynccontextmanager
-async def _traced(run: RunIdentity, traces: "Traces") -> AsyncGenerator[None]:
+async def _traced(run: RunIdentity, traces: "DebugTraces") -> AsyncGenerator[None]:
     try:
         yield
     except Exception as error:
@@ -255,11 +255,11 @@ async def _traced(run: RunIdentity, traces: "Traces") -> AsyncGenerator[None]:
 @asynccontextmanager
 async def _guarded(
     run: Run, options: RunOptions
-) -> AsyncGenerator[tuple[Draft | None, "RunGuards | None"]]:
+) -> AsyncGenerator[tuple[Draft | None, "Guards | None"]]:
     """Yield a run's message as its guards let it through, and the guards."""
-    from agent_core.loop.guards import RunGuards  # noqa: PLC0415 - most runs have none
+    from agent_core.loop.guards import Guards  # noqa: PLC0415 - most runs have none
 
-    guards = RunGuards(options.guards, run.journal, options.deps)
+    guards = Guards(options.guards, run.journal, options.deps)
     async with guards.watching(run.prompt) as prompt:
         yield prompt, guards
 

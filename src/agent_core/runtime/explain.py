@@ -44,7 +44,7 @@ async def explain_call(
     """Prepare and judge a call; no one is asked, and nothing is executed.
 
     Args:
-        project: provides the tools and the guard.
+        project: provides the tools and the permission gate.
         tool_name: canonical name of the tool.
         arguments: as a model would give them.
         session_id: the session whose remembered answers count.
@@ -96,7 +96,7 @@ async def explain_call(
             return PermissionExplanation(
                 decision="deny", by="the tool itself", tool_name=tool_name, refusal=error.message
             )
-    verdict = await project.guard.decide(call, definition, access, run)
+    verdict = await project.gate.decide(call, definition, access, run)
     return PermissionExplanation(
         decision=verdict.decision,
         by=verdict.by,

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from agent_core.mcp import McpTools
     from agent_core.memory.folder import MemoryFolder
     from agent_core.runtime.changed_files import ChangedFiles
-    from agent_core.runtime.recording import RunRecorder
+    from agent_core.runtime.recording import FileRecorder
     from agent_core.telemetry.spans import RunTrace
 
 _COMPACT_TURNS = 3
@@ -79,7 +79,7 @@ _CATALOG_SHARE = 2
 """The catalog of tools takes at most half of a catalog's room: it exists to save tokens."""
 
 
-class RunFactory:
+class ContextFactory:
     """Builds the contexts of runs of every role, and keeps their histories short enough.
 
     Args:
@@ -226,7 +226,7 @@ class RunFactory:
             from agent_core.runtime.provider_tools import admitted  # noqa: PLC0415
 
             offered = self._models.provider_tools(model)
-            shown = await admitted(model, offered, self._project.guard, run, journal)
+            shown = await admitted(model, offered, self._project.gate, run, journal)
         changes = NO_CHANGES
         if options is not NO_OPTIONS and (changes := options.model_settings()):
             shown = shown.model_copy(update=changes)
@@ -286,7 +286,7 @@ class RunFactory:
     ) -> list[Extension]:
         """Return the extensions of a run: the engine's that it needs, and the program's."""
         run, options, meter = spec.run, spec.options, scope.meter
-        extensions = [*self._project.extensions, *options.extensions, self._project.guard]
+        extensions = [*self._project.extensions, *options.extensions, self._project.gate]
         if scope.has_hooks and self._project.hooks is not None:
             from agent_core.hooks import RunHooks  # noqa: PLC0415 - loaded by now
 
@@ -294,9 +294,9 @@ class RunFactory:
         if spec.trace is not None:
             extensions.append(spec.trace.extension(model))
         if options.guards:
-            from agent_core.loop.guards import GuardChecks, RunGuards  # noqa: PLC0415 - few have any
+            from agent_core.loop.guards import GuardChecks, Guards  # noqa: PLC0415 - few have any
 
-            scope.checks = spec.guards or RunGuards(
+            scope.checks = spec.guards or Guards(
                 options.guards, spec.journal, options.deps, parent=scope.checks
             )
             extensions.append(GuardChecks(scope.checks, toolbox))
@@ -313,7 +313,7 @@ class RunFactory:
         return extensions
 
     async def _snapshots(
-        self, recorder: "RunRecorder", toolbox: Toolbox, spec: RunSpec
+        self, recorder: "FileRecorder", toolbox: Toolbox, spec: RunSpec
     ) -> Extension:
         """Return the extension of a run whose changes are recorded."""
         from agent_core.runtime.recording import (  # noqa: PLC0415
@@ -365,7 +365,7 @@ class RunFactory:
             fields=RequestFields(metadata={**_ids(run), "purpose": "compact"}),
         )
         null = NoHistory()
-        extensions: list[Extension] = [self._project.guard]
+        extensions: list[Extension] = [self._project.gate]
         if trace is not None:
             extensions.append(trace.extension(model))
         meter = self._models.budgets.of_compaction(run, scope.meter)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.extensions import AskModel, Extension, ExtensionContext, Place, RunTool
+from agent_core.extensions import AskModel, Extension, ExtensionContext, Rank, RunTool
 from agent_core.tools.base import ToolReturn
 from agent_core.types import ModelEvent, ModelRequest, ToolCall, ToolDefinition, ToolResult
 
@@ -67,7 +67,7 @@ class Fence(Extension):
         StorageError: in every method: `session_active`, before anything happened.
     """
 
-    place = Place.FENCE
+    rank = Rank.FENCE
 
     def __init__(self, lease: SessionLease) -> None:
         self._lease = lease

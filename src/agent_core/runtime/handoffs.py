@@ -13,7 +13,7 @@ from agent_core.extensions import ExtensionContext
 from agent_core.loop import NoHistory, RunContext
 from agent_core.loop.agent import together, with_agent, without_agent, without_settings_of
 from agent_core.loop.options import NO_OPTIONS, Agent, RunOptions, with_instructions
-from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.factory import ContextFactory
 from agent_core.runtime.project import Project
 from agent_core.runtime.run import ANSWER_FORM, Run
 from agent_core.types import AgentDefinition
@@ -39,7 +39,7 @@ class RunHandovers:
         run: Run,
         *,
         project: Project,
-        contexts: RunFactory,
+        contexts: ContextFactory,
         open_spawner: OpenSpawner,
         opened: AsyncExitStack,
         asked: RunOptions[Any],

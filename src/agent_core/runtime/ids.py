@@ -10,7 +10,7 @@ Kind = Literal["session", "run", "node"]
 
 _SHOWN_CANDIDATES = 5
 _BEGINNINGS = {"session": "sess_", "run": "run_", "node": "node_"}
-_UNKNOWN: Mapping[str, Callable[[str], StorageError]] = {
+_NOT_FOUND: Mapping[str, Callable[[str], StorageError]] = {
     "session": session_not_found,
     "run": run_not_found,
     "node": node_not_found,
@@ -30,7 +30,7 @@ def spellings_of(kind: Kind, prefix: str) -> list[str]:
     return [prefix] if prefix.startswith(general) else [prefix, f"{general}{prefix}"]
 
 
-def meant(kind: Kind, prefix: str, found: Sequence[str]) -> str:
+def resolve_prefix(kind: Kind, prefix: str, found: Sequence[str]) -> str:
     """Resolve a unique id prefix.
 
     Raises:
@@ -40,7 +40,7 @@ def meant(kind: Kind, prefix: str, found: Sequence[str]) -> str:
     if prefix in found:
         return prefix
     if not found:
-        raise _UNKNOWN[kind](prefix)
+        raise _NOT_FOUND[kind](prefix)
     if len(found) > 1:
         shown = ", ".join(found[:_SHOWN_CANDIDATES])
         more = ", …" if len(found) > _SHOWN_CANDIDATES else ""

@@ -74,13 +74,13 @@ class Models:
         *,
         store: SessionStore,
         redactor: Redactor,
-        traces: "Traces | None" = None,
+        traces: "DebugTraces | None" = None,
         telemetry: "Telemetry | None" = None,
     ) -> None:
         self._registry = registry
         self._base = resolve_model(config)
         self._base_key = _key_of(self._base)
-        self._brought = self._base.adapter
+        self._given_adapter = self._base.adapter
         self._redactor = redactor
         self._traces = traces
         self._telemetry = telemetry
@@ -169,13 +169,15 @@ class Models:
         Raises:
             ConfigError: a provider is not registered, or a configuration does not suit it.
         """
-        first = self._adapter(model, meter, is_counted=is_counted)
+        first = self._adapter_for_run(model, meter, is_counted=is_counted)
         if not (model.fallbacks and self._config.model_fallbacks):
             return first
         others = [
             (
-                other.model_copy(update={**changes, "provider_tools": self._kept(model, other)}),
-                self._adapter(other, meter, is_counted=is_counted),
+                other.model_copy(
+                    update={**changes, "provider_tools": self._common_tools(model, other)}
+                ),
+                self._adapter_for_run(other, meter, is_counted=is_counted),
             )
             for other in self._config.model_fallbacks
             if (other.provider, other.name, other.base_url)
@@ -199,7 +201,7 @@ class Models:
             ConfigError: a provider is not registered, the key of the model is not set, or its
                 configuration cannot be used.
         """
-        adapter = self._own_adapter(model)
+        adapter = self._bare_adapter(model)
         # A check of the whole protocol would take a large part of what a start takes.
         require_ready: _Ready | None = getattr(adapter, "require_ready", None)
         if require_ready is not None:
@@ -216,23 +218,23 @@ class Models:
         Raises:
             ConfigError: its provider is not registered, or the configuration does not suit it.
         """
-        return _provider_tools(self._own_adapter(model)).keys()
+        return _provider_tools(self._bare_adapter(model)).keys()
 
-    def _kept(self, model: ModelConfig, other: ModelConfig) -> list[str]:
+    def _common_tools(self, model: ModelConfig, other: ModelConfig) -> list[str]:
         """Return the provider tools of a model that the service of another one has, too."""
         if not model.provider_tools:
             return []
         offered = self.provider_tools(other)
         return [name for name in model.provider_tools if name in offered]
 
-    def _own_adapter(self, model: ModelConfig) -> object:
+    def _bare_adapter(self, model: ModelConfig) -> object:
         """Return the adapter of a resolved model, without what is around it."""
         if model.fallbacks and self._config.model_fallbacks:
             self.open(model)
-        brought = self._brought if model is self._base else model.adapter
-        return self._shared(model)[1].adapter if brought is None else brought
+        brought = self._given_adapter if model is self._base else model.adapter
+        return self._shared_adapter(model)[1].adapter if brought is None else brought
 
-    def _shared(self, model: ModelConfig) -> tuple[str, RedactingAdapter]:
+    def _shared_adapter(self, model: ModelConfig) -> tuple[str, RedactingAdapter]:
         """Return the adapter that all runs with a resolved model share, and its key.
 
         Raises:
@@ -252,7 +254,7 @@ class Models:
             self._priced[key] = self._price(adapter, model, None)
         return key, adapter
 
-    def _adapter(
+    def _adapter_for_run(
         self, model: ModelConfig, meter: Meter | None, *, is_counted: bool = False
     ) -> ProviderAdapter:
         """Return the adapter of a resolved model, created once; the program's own is never closed.
@@ -260,11 +262,11 @@ class Models:
         Raises:
             ConfigError: its provider is not registered, or the configuration does not suit it.
         """
-        brought = self._brought if model is self._base else model.adapter
+        brought = self._given_adapter if model is self._base else model.adapter
         if brought is not None:
             adapter = RedactingAdapter(brought, self._redactor)
             return self._price(adapter, model, meter, is_counted=is_counted)
-        key, adapter = self._shared(model)
+        key, adapter = self._shared_adapter(model)
         if meter is None and not is_counted:
             return self._priced[key]
         return self._price(adapter, model, meter, is_counted=is_counted)
@@ -336,7 +338,7 @@ def _provider_tools(adapter: object) -> Mapping[str, object]:
     return getattr(adapter, "provider_tools", {})
 
 
-class Traces:
+class DebugTraces:
     """Keeps the records of `debug=True` as redacted artifacts: provider traffic, tracebacks.
 
     A trace that cannot be stored is logged; it never fails a run.

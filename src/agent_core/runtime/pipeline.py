@@ -1,6 +1,6 @@
 """The way of a run through this process: requested, taken, continued, parked, handed over or lost.
 
-Every run is admitted in the same way (`_admit`), whatever stored it: this process, which opened it
+Every run is admitted in the same way (`_admit`), whatever stored it: this process, which claimed it
 or waited for its turn; a dead process, which had queued it; a worker's queue; or an answer, for
 which it waited. Each transaction that claims a session returns what else the session holds.
 """
@@ -16,16 +16,15 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from agent_core.aio import SideTasks, begin, finish_uncancelled, stop_if_cancelled
+from agent_core.aio import SideTasks, finish_uncancelled, stop_if_cancelled, take_first_step
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream
 from agent_core.loop import Outcome, settle_parked
 from agent_core.loop.options import RunOptions
-from agent_core.runtime.execute import RunExecutor
-from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.execute import Executor
+from agent_core.runtime.factory import ContextFactory
 from agent_core.runtime.project import Project
 from agent_core.runtime.reading import RunReader
-from agent_core.runtime.recovery import SessionHistory
 from agent_core.runtime.run import (
     Caller,
     Nesting,
@@ -35,6 +34,7 @@ from agent_core.runtime.run import (
     identity_of,
 )
 from agent_core.runtime.scheduler import Scheduler
+from agent_core.runtime.session_history import SessionHistory
 from agent_core.runtime.table import ParkedRun, RunTable
 from agent_core.types import (
     AgentRole,
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 _HANDED_OVER = "this run was handed over to another process, which continues it"
 
 
-class RunPipeline:
+class Pipeline:
     """Takes runs to their end, or to where another process or an answer is needed.
 
     Args:
@@ -75,12 +75,12 @@ class RunPipeline:
         table: RunTable,
         scheduler: Scheduler,
         reader: RunReader,
-        contexts: RunFactory,
-        executor: RunExecutor,
+        contexts: ContextFactory,
+        executor: Executor,
         aside: SideTasks,
     ) -> None:
-        self._questions = project.guard.questions
-        self._begin_session = project.guard.begin_session
+        self._questions = project.gate.questions
+        self._begin_session = project.gate.begin_session
         self._cwd = str(project.setup.project)
         self._max_takeovers = project.setup.config.worker.max_takeovers
         self._table = table
@@ -102,41 +102,41 @@ class RunPipeline:
             StorageError: as for `SessionStore.open_run`.
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
-        session_id = request.opening.session_id
-        opening: asyncio.Future[ClaimedRun] | None = None
-        with self._scheduler.opening(session_id):
+        session_id = request.new_run.session_id
+        claiming: asyncio.Future[ClaimedRun] | None = None
+        with self._scheduler.keep_busy(session_id):
             try:
                 if (last := self._scheduler.ending(session_id)) is not None:
                     await last.ended.wait()
                 known = self._table.last_claim(session_id)
-                opening = begin(self._store.open_run(request.opening, known))
-                opened = await finish_uncancelled(opening)
+                claiming = take_first_step(self._store.open_run(request.new_run, known))
+                claimed = await finish_uncancelled(claiming)
                 self._scheduler.require_open()
             except BaseException:
-                if opening is not None and not (opening.cancelled() or opening.exception()):
-                    opened = opening.result()  # the caller was cancelled and gets no handle
-                    self._adopt(opened)
-                    is_new = opened.session.active_node_id is None and not opened.resumed
-                    run = self._add(opened.run, opened, Caller(), is_new=is_new)
+                if claiming is not None and not (claiming.cancelled() or claiming.exception()):
+                    claimed = claiming.result()  # the caller was cancelled and gets no handle
+                    self._adopt(claimed)
+                    is_new = claimed.session.active_node_id is None and not claimed.resumed
+                    run = self._add(claimed.run, claimed, Caller(), is_new=is_new)
                     try:
                         await finish_uncancelled(self._scheduler.settle_unbegun(run))
                     finally:
                         run.leave()
                 raise
-            self._contexts.session_opened(opened.session)
-            if not opened.resumed:
+            self._contexts.session_opened(claimed.session)
+            if not claimed.resumed:
                 self._begin_session(session_id)
-            self._adopt(opened)
-            record = opened.run.model_copy(update={"prompt": request.prompt})
+            self._adopt(claimed)
+            record = claimed.run.model_copy(update={"prompt": request.prompt})
             parked = list[str]()
             if request.prompt is not None and session_id in self._table.parked:
                 parked = self._warnings(self._table.parked[session_id])
-            is_new = opened.session.active_node_id is None and not opened.resumed
-            run = self._admit(record, opened, request.caller, is_new=is_new)
+            is_new = claimed.session.active_node_id is None and not claimed.resumed
+            run = self._admit(record, claimed, request.caller, is_new=is_new)
             run.warnings = [*request.warnings, *parked]
             run.inbox.has_mail = False  # no sender knew the run until now
         if run.status is RunStatus.QUEUED:
-            in_front = [waiting.run_id for waiting in opened.queued]
+            in_front = [waiting.run_id for waiting in claimed.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})
             try:
                 await run.journal.commit()
@@ -164,21 +164,21 @@ class RunPipeline:
             StorageError: as for `Dispatcher.turn`.
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
-        opening = request.opening
-        turn = await dispatcher.turn(opening, timeout_s)
+        new_run = request.new_run
+        turn = await dispatcher.turn(new_run, timeout_s)
         if turn is None:
             if request.caller.nesting is not None:
                 request.caller.nesting.end()
             if request.caller.trace is not None:
                 request.caller.trace.finish(Outcome(EndReason.ABORTED_STREAMING))
-            record = await self._reader.record(opening.run_id)
+            record = await self._reader.record(new_run.run_id)
             return RunProgress(identity=identity_of(record), status=record.status)
         job, taken = turn
-        with self._scheduler.opening(opening.session_id):  # closing waits for the run
+        with self._scheduler.keep_busy(new_run.session_id):  # closing waits for the run
             before: Sequence[RuntimeEvent] = ()
             failure: BaseException | None = None
             try:
-                before = await self._store.events_after(opening.run_id, 0)
+                before = await self._store.events_after(new_run.run_id, 0)
             except BaseException as error:  # noqa: BLE001 - raised once the run has its end
                 failure = error
             record = taken.run.model_copy(update={"prompt": request.prompt})
@@ -229,7 +229,7 @@ class RunPipeline:
                 record.run_id, self._leases.claim(), max_takeovers=self._max_takeovers
             )
 
-        with self._scheduler.opening(record.session_id):
+        with self._scheduler.keep_busy(record.session_id):
             try:
                 self._scheduler.require_open()
                 await finish_uncancelled(take_run())
@@ -259,7 +259,7 @@ class RunPipeline:
 
     # left by a dead process
 
-    def _adopt(self, opened: ClaimedRun) -> None:
+    def _adopt(self, claimed: ClaimedRun) -> None:
         """Admit a dead owner's queued runs, and continue its parked run if that is possible.
 
         Their `run_queued` events exist already. These runs get no context variables: the caller's
@@ -267,16 +267,16 @@ class RunPipeline:
         """
         if self._scheduler.is_closed:
             return  # they keep waiting, for the next owner
-        if opened.waiting is not None and not self._table.is_continuing(opened.waiting.run_id):
-            parked = self._table.parked_as(opened.waiting)
-            may_continue = opened.waiting.cancel_requested_at is None and parked.can_continue
-            if may_continue and (opened.is_answered or self._questions.has_callback):
+        if claimed.waiting is not None and not self._table.is_continuing(claimed.waiting.run_id):
+            parked = self._table.parked_as(claimed.waiting)
+            may_continue = claimed.waiting.cancel_requested_at is None and parked.can_continue
+            if may_continue and (claimed.is_answered or self._questions.has_callback):
                 context = parked.caller.context or Context()
-                self._continue(opened.waiting, opened, replace(parked.caller, context=context))
+                self._continue(claimed.waiting, claimed, replace(parked.caller, context=context))
             else:
-                self._table.parked[opened.waiting.session_id] = parked
-        for record in opened.queued:
-            self._admit(record, opened, Caller(context=Context()))
+                self._table.parked[claimed.waiting.session_id] = parked
+        for record in claimed.queued:
+            self._admit(record, claimed, Caller(context=Context()))
 
     # answered
 
@@ -301,13 +301,13 @@ class RunPipeline:
             if not parked.can_continue:
                 return
             await self._leases.store_ends()
-            async with self._claimed(record) as opened:
+            async with self._claimed(record) as claimed:
                 if not self._table.is_continuing(run_id):
-                    self._contexts.session_opened(opened.session)
-                    self._continue(opened.run, opened, parked.caller)
-                    self._adopt(opened)
+                    self._contexts.session_opened(claimed.session)
+                    self._continue(claimed.run, claimed, parked.caller)
+                    self._adopt(claimed)
 
-    def _continue(self, record: RunRecord, opened: ClaimedRun, caller: Caller) -> None:
+    def _continue(self, record: RunRecord, claimed: ClaimedRun, caller: Caller) -> None:
         """Continue a run that has waited; it is no longer the session's waiting run."""
         self._table.parked.pop(record.session_id, None)
         before = self._table.get(record.run_id)
@@ -316,7 +316,7 @@ class RunPipeline:
             # The run whose code gives the answer may wait for this one.
             nesting = Nesting(outer=found[0], payer=None, session_id=record.session_id)
             caller = replace(caller, nesting=nesting)
-        self._admit(record, opened, caller, is_continued=True)
+        self._admit(record, claimed, caller, is_continued=True)
 
     async def cancel_parked(self, run_id: str) -> None:
         """Cancel a waiting run; its calls are answered.
@@ -324,11 +324,11 @@ class RunPipeline:
         Raises:
             StorageError: as for `SessionStore.resume_run`.
         """
-        async with self._claimed(await self._reader.record(run_id)) as opened:
+        async with self._claimed(await self._reader.record(run_id)) as claimed:
             try:
                 await finish_uncancelled(self._end_parked(run_id))
             finally:
-                self._adopt(opened)
+                self._adopt(claimed)
         if self._table.is_continuing(run_id) and (run := self._table.get(run_id)) is not None:
             await self._scheduler.cancel(run)
 
@@ -358,10 +358,10 @@ class RunPipeline:
         session_id = record.session_id
         claiming = self._store.resume_run(record.run_id, self._leases.claim(), cwd=self._cwd)
         try:
-            with self._scheduler.opening(session_id):
-                opened = await finish_uncancelled(claiming)
+            with self._scheduler.keep_busy(session_id):
+                claimed = await finish_uncancelled(claiming)
                 self._scheduler.require_open()
-                yield opened
+                yield claimed
         finally:
             if not self._scheduler.is_busy(session_id):
                 await finish_uncancelled(self._leases.release(session_id))
@@ -425,7 +425,7 @@ class RunPipeline:
     def _admit(
         self,
         record: RunRecord,
-        opened: ClaimedRun,
+        claimed: ClaimedRun,
         caller: Caller,
         *,
         is_new: bool = False,
@@ -435,7 +435,7 @@ class RunPipeline:
 
         A run that was cancelled while it had no owner ends without having begun or continued.
         """
-        run = self._add(record, opened, caller, is_new=is_new, is_continued=is_continued)
+        run = self._add(record, claimed, caller, is_new=is_new, is_continued=is_continued)
         self._scheduler.enqueue(run)
         if run.is_stopping:
             self._aside.start(self._end_unbegun(run))
@@ -444,7 +444,7 @@ class RunPipeline:
     def _add(
         self,
         record: RunRecord,
-        opened: ClaimedRun | None,
+        claimed: ClaimedRun | None,
         caller: Caller,
         *,
         is_new: bool = False,
@@ -461,7 +461,7 @@ class RunPipeline:
         )
         return self._table.add(
             record,
-            opened,
+            claimed,
             caller,
             history=history,
             execute=self._execute,

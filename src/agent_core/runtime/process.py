@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.models import Models, Traces
+from agent_core.runtime.models import DebugTraces, Models
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 
@@ -36,7 +36,7 @@ class ProcessParts(Struct, frozen=True, kw_only=True):
     models: Models
     artifacts: ArtifactStore
     redactor: Redactor
-    traces: Traces | None = None
+    traces: DebugTraces | None = None
     telemetry: "Telemetry | None" = None
     notices: "Notices | None" = None
     dispatcher: "Dispatcher | None" = None

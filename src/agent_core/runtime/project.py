@@ -38,7 +38,7 @@ from agent_core.loop.option_checks import checked_extensions, malformed_option
 from agent_core.loop.options import NO_OPTIONS, RunOptions, with_contributions
 from agent_core.memory.current import CurrentMemories, find_memories
 from agent_core.memory.folder import MemoryFolder
-from agent_core.permissions.guard import PermissionGuard, UserRules
+from agent_core.permissions.gate import PermissionGate, UserRules
 from agent_core.process import Launcher
 from agent_core.process.environment import HOOK, command_environment
 from agent_core.redaction.redactor import Redactor
@@ -161,7 +161,7 @@ class Project:
         self.definitions = AgentDefinitions(self._settings_home, [*options.definitions, *of_agents])
         check_definitions(self.definitions, config, self.toolboxes.known_names())
         self._learn_secrets(*self.definitions.profiles())
-        self.guard = PermissionGuard(
+        self.gate = PermissionGate(
             options.permission_callback,
             config.permissions,
             rules=_load_rules(setup, self._paths, redactor),
@@ -302,7 +302,7 @@ class Project:
         denied = sorted(
             each.name
             for each in offered
-            if self.guard.always_asks(each, mode, asks_inside=asks_inside)
+            if self.gate.always_asks(each, mode, asks_inside=asks_inside)
         )
         warnings = [_NEVER_CALLED.format(", ".join(denied))] if denied else []
         if options is NO_OPTIONS:

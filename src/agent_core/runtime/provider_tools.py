@@ -11,7 +11,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.config.services import public_service
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
 from agent_core.events import Journal
-from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.gate import PermissionGate
 from agent_core.types import (
     Access,
     EventLevel,
@@ -30,7 +30,7 @@ PREFIX = "provider."
 async def admitted(
     model: ModelConfig,
     offered: AbstractSet[str],
-    guard: PermissionGuard,
+    gate: PermissionGate,
     run: RunIdentity,
     journal: Journal,
 ) -> ModelConfig:
@@ -42,7 +42,7 @@ async def admitted(
     Args:
         model: the run's, with the tools that were chosen.
         offered: names of the tools that its service runs.
-        guard: decides about each tool.
+        gate: decides about each tool.
         run: whose tools they are.
         journal: where its events go.
     """
@@ -54,7 +54,7 @@ async def admitted(
             refusal = AgentCoreError(ErrorCode.UNSUPPORTED_CAPABILITY, message)
         else:
             try:
-                await _require(name, model, guard, run, journal)
+                await _require(name, model, gate, run, journal)
             except PermissionDeniedError as error:
                 refusal = error
         if refusal is None:
@@ -68,7 +68,7 @@ async def admitted(
 
 
 async def _require(
-    name: str, model: ModelConfig, guard: PermissionGuard, run: RunIdentity, journal: Journal
+    name: str, model: ModelConfig, gate: PermissionGate, run: RunIdentity, journal: Journal
 ) -> None:
     """Return if the tool may be offered.
 
@@ -87,11 +87,11 @@ async def _require(
     )
     call = ToolCall(tool_call_id=new_id("call"), name=definition.name, arguments={"host": host})
     access = Access(asks=True, summary=f"offer {name} of {host} to the model", target=host)
-    is_early = guard.questions.parks or run.parent_run_id is not None
-    if is_early and (await guard.decide(call, definition, access, run)).decision == "ask":
+    is_early = gate.questions.parks or run.parent_run_id is not None
+    if is_early and (await gate.decide(call, definition, access, run)).decision == "ask":
         message = (
             f"{definition.name} asks, which is too early for a run that parks or is a child's;"
             f" add {host} to allowed_hosts in [tools.network], or a rule"
         )
         raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message)
-    await guard.require(call, definition, access, run, journal)
+    await gate.require(call, definition, access, run, journal)

@@ -62,7 +62,7 @@ _QUEUED = "procrastinate_any_queue_v1"
 """The channel on which Procrastinate announces jobs."""
 
 
-class _Taken(Struct, eq=False, kw_only=True):
+class _TakenJob(Struct, eq=False, kw_only=True):
     """A job of this worker, and its run once it is executed.
 
     Attributes:
@@ -120,7 +120,7 @@ class QueueWorker:
         self._tenant = tenant
         self._redactor = redactor
         self._places = config.places or [own_place(config.host_id), SNAPSHOT]
-        self._taken: dict[asyncio.Task[None], _Taken] = {}
+        self._jobs: dict[asyncio.Task[None], _TakenJob] = {}
         self._wake = asyncio.Event()
         self._must_beat = asyncio.Event()
         self._began_at = utc_now()
@@ -188,7 +188,7 @@ class QueueWorker:
     @property
     def running(self) -> int:
         """Number of runs the worker has now."""
-        return len(self._taken)
+        return len(self._jobs)
 
     @property
     def heartbeat_age_s(self) -> float:
@@ -223,11 +223,11 @@ class QueueWorker:
             draining = asyncio.create_task(self._draining.wait())
             try:
                 await asyncio.wait([taking, draining], return_when=asyncio.FIRST_COMPLETED)
-                if self._taken:
+                if self._jobs:
                     patience = self._config.drain_seconds
                     what = "drains: takes no more runs; its active runs (%d) may continue for %g s"
-                    logger.info(what, len(self._taken), patience)
-                    await asyncio.wait(self._taken, timeout=patience)
+                    logger.info(what, len(self._jobs), patience)
+                    await asyncio.wait(self._jobs, timeout=patience)
             finally:
                 self.drain()
                 draining.cancel()
@@ -241,7 +241,7 @@ class QueueWorker:
     async def _take_runs(self) -> None:
         while not self.is_draining:
             self._wake.clear()
-            if len(self._taken) < self._config.concurrency and await self._take():
+            if len(self._jobs) < self._config.concurrency and await self._take():
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
@@ -260,27 +260,27 @@ class QueueWorker:
         if self.is_draining:
             await self._queue.give_back(job, 0)
             return False
-        for task, mine in self._taken.items():
+        for task, mine in self._jobs.items():
             is_its = mine.job.job_id == job.job_id  # given up by others, still running
             if is_its and not task.done():
                 mine.is_fetched_again = True
                 return True
-        taken = _Taken(job=job)
+        taken = _TakenJob(job=job)
         task = asyncio.create_task(self._carry_out(taken), name=job.run_id)
-        self._taken[task] = taken
+        self._jobs[task] = taken
         task.add_done_callback(self._gone)
         return not job.is_last
 
     def _gone(self, task: asyncio.Task[None]) -> None:
         """Free the place of a task that has ended."""
-        del self._taken[task]
+        del self._jobs[task]
         self._wake.set()
 
     def _serves(self, lane: Lane) -> bool:
         """Return whether the worker takes the runs of a lane."""
         return lane.suits(self._places, self._config.queues, self._tenant)
 
-    async def _carry_out(self, taken: _Taken) -> None:
+    async def _carry_out(self, taken: _TakenJob) -> None:
         """Finish a job: either its run has ended here, or it goes back into the queue."""
         run_id = taken.job.run_id
         try:
@@ -305,7 +305,7 @@ class QueueWorker:
                 self._log_outage(error)
             await asyncio.sleep(self._config.heartbeat_s)
 
-    async def _conduct(self, taken: _Taken) -> float | None:
+    async def _conduct(self, taken: _TakenJob) -> float | None:
         """Execute the run of a job.
 
         Returns:
@@ -368,7 +368,7 @@ class QueueWorker:
         record = await self._store.run(run_id)
         return record, await self._store.session(record.session_id) if record else None
 
-    async def _is_over(self, taken: _Taken) -> bool:
+    async def _is_over(self, taken: _TakenJob) -> bool:
         """Return whether a run has its end in the database, or waits there for an answer."""
         run, run_id = taken.run, taken.job.run_id
         if run is not None and run.status.is_terminal and run.journal.is_stored:
@@ -385,7 +385,7 @@ class QueueWorker:
             raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True)
         return False
 
-    async def _fail(self, taken: _Taken, error: Exception) -> float | None:
+    async def _fail(self, taken: _TakenJob, error: Exception) -> float | None:
         """End a run that cannot be begun here; return the same as `_conduct`.
 
         A failure of the database that another attempt may not meet is left to that attempt.
@@ -434,13 +434,13 @@ class QueueWorker:
 
     async def _hand_over(self) -> bool:
         """Hand the remaining runs over; return whether the database knows of all of them."""
-        left = list(self._taken.values())
+        left = list(self._jobs.values())
         for taken in left:
             taken.is_left = True
             taken.leaving = asyncio.create_task(self._leave(taken))
-        if self._taken:  # the database may be away, or a tool may not stop
-            await asyncio.wait(self._taken, timeout=self._config.lease_s)
-        stuck = list(self._taken.items())
+        if self._jobs:  # the database may be away, or a tool may not stop
+            await asyncio.wait(self._jobs, timeout=self._config.lease_s)
+        stuck = list(self._jobs.items())
         if stuck or self._is_away or not self.is_alive:  # others find the runs; end now
             self._queue.hurry()
             if self._blobs is not None:
@@ -452,7 +452,7 @@ class QueueWorker:
             await asyncio.wait([task for task, _ in stuck])
         return not stuck
 
-    async def _leave(self, taken: _Taken) -> None:
+    async def _leave(self, taken: _TakenJob) -> None:
         """Stop the work on a run, so that another worker can continue it."""
         if taken.run is None or taken.services is None:
             return  # `_conduct` looks before it begins
@@ -531,7 +531,7 @@ class QueueWorker:
             queues=self._config.queues,
             tenant=self._tenant,
             concurrency=self._config.concurrency,
-            running=len(self._taken),
+            running=len(self._jobs),
             is_draining=self.is_draining,
             started_at=self._began_at,
             heartbeat_at=utc_now(),

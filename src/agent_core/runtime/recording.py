@@ -19,7 +19,7 @@ from agent_core.extensions import (
     Extension,
     ExtensionContext,
     JudgedCall,
-    Place,
+    Rank,
 )
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.workspaces import bring_up_to_date
@@ -55,7 +55,7 @@ def starts_agents(tools: Iterable[Tool]) -> bool:
     return any(tool.concurrency is Concurrency.AGENT for tool in tools)
 
 
-class RunRecorder:
+class FileRecorder:
     """Records the files for one run of a user, and for the children that share them.
 
     A snapshot is complete, and a node names it, before the next change begins. If no snapshot can
@@ -205,7 +205,7 @@ class RunRecorder:
 @asynccontextmanager
 async def recording(
     files: ProjectFiles, store: SessionStore, journal: Journal, lease: "SessionLease | None" = None
-) -> AsyncGenerator[RunRecorder]:
+) -> AsyncGenerator[FileRecorder]:
     """Yield the recorder of one run; at the end, all changes of the run are recorded.
 
     Raises:
@@ -220,7 +220,7 @@ async def recording(
             details={"session_id": journal.run.session_id, "cwd": str(files.root)},
         )
     await bring_up_to_date(files, store, lease)
-    recorder = RunRecorder(files, store, journal)
+    recorder = FileRecorder(files, store, journal)
     try:
         yield recorder
     finally:
@@ -239,10 +239,10 @@ class Snapshots(Extension):
         is_early: the run may change something: its files are recorded while the model answers.
     """
 
-    place = Place.SNAPSHOTS
+    rank = Rank.SNAPSHOTS
 
     def __init__(
-        self, recorder: RunRecorder, toolbox: Toolbox, *, is_users: bool, is_early: bool
+        self, recorder: FileRecorder, toolbox: Toolbox, *, is_users: bool, is_early: bool
     ) -> None:
         self._recorder = recorder
         self._toolbox = toolbox

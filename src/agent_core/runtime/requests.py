@@ -56,7 +56,7 @@ _WITHHELD = "(withheld until the guards of the run have passed it)"
 """Stored in place of a message that a guard may replace."""
 
 
-class RunRequests:
+class RequestChecker:
     """Checks requests for runs, and builds the part that is stored.
 
     Args:
@@ -142,7 +142,7 @@ class RunRequests:
         if self._telemetry is not None:
             trace, carrier = self._begin_trace(self._telemetry, begins, is_here=is_here)
             stored = (stored or StoredOptions()).model_copy(update={"trace": carrier})
-        opening = NewRun(
+        new_run = NewRun(
             session_id=session_id,
             cwd=str(self._project.setup.project),
             move_session=move_session,
@@ -165,7 +165,7 @@ class RunRequests:
         is_limited = is_here and (self._models.is_limited or options.budget is not None)
         unpriced = await self._models.price_warnings(model, options.budget) if is_limited else ()
         warnings = [*warnings, *unpriced]
-        return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
+        return RunRequest(new_run=new_run, prompt=clean_prompt, caller=caller, warnings=warnings)
 
     async def _settled(self, options: RunOptions, begins: RunIdentity) -> RunOptions:
         """Return the options with all that they name: a memory, instructions as a text, an agent.

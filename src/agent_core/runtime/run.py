@@ -37,10 +37,10 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.budgets.meter import Meter
     from agent_core.config.models import ModelConfig
-    from agent_core.loop.guards import RunGuards
+    from agent_core.loop.guards import Guards
     from agent_core.runtime.fence import SessionLease
     from agent_core.runtime.project import ProjectContext
-    from agent_core.runtime.recording import RunRecorder
+    from agent_core.runtime.recording import FileRecorder
     from agent_core.telemetry.spans import RunTrace
     from agent_core.tools.output import ExpectedOutput
 
@@ -119,8 +119,8 @@ class RunScope(Struct, eq=False, kw_only=True):
     model: "ModelConfig | None" = None
     meter: "Meter | None" = None
     project_context: "ProjectContext | None" = None
-    checks: "RunGuards | None" = None
-    recorder: "RunRecorder | None" = None
+    checks: "Guards | None" = None
+    recorder: "FileRecorder | None" = None
     lease: "SessionLease | None" = None
     has_hooks: bool = True
     children: "list[RunScope]" = field(default_factory=list["RunScope"])
@@ -293,13 +293,13 @@ class RunRequest(Struct, kw_only=True, frozen=True):
     """A requested run, checked.
 
     Attributes:
-        opening: the part that is stored.
+        new_run: the part that is stored.
         prompt: the message without secrets; None for a run that summarises the history.
         caller: the part that only this process has.
         warnings: for the caller.
     """
 
-    opening: NewRun
+    new_run: NewRun
     prompt: RunPrompt | None
     caller: Caller
     warnings: Sequence[str] = ()

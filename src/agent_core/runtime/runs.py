@@ -25,16 +25,16 @@ from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.background import Background, Jobs, UsageLedger
-from agent_core.runtime.execute import RunExecutor, not_summarised
-from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.execute import Executor, not_summarised
+from agent_core.runtime.factory import ContextFactory
+from agent_core.runtime.leases import RemoteControls, SessionLeases
 from agent_core.runtime.memory_service import MemoryService
-from agent_core.runtime.pipeline import RunPipeline
+from agent_core.runtime.pipeline import Pipeline
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.reading import CONTROL, RunReader
-from agent_core.runtime.recovery import RemoteControls, SessionLeases
-from agent_core.runtime.requests import RunRequests
+from agent_core.runtime.requests import RequestChecker
 from agent_core.runtime.run import Phase, Run, RunProgress, identity_of
 from agent_core.runtime.scheduler import Scheduler
 from agent_core.runtime.table import RunTable
@@ -128,7 +128,7 @@ class Runs:
             background=background,
             is_busy=self._scheduler.is_busy,
         )
-        contexts = RunFactory(
+        contexts = ContextFactory(
             project,
             process=process,
             table=self.table,
@@ -141,18 +141,18 @@ class Runs:
             config.agents,
             on_failure=process.traces.keep_failure if process.traces else None,
             on_left_behind=self.leases.release,
-            pausing=project.guard.questions.pausing,
+            pausing=project.gate.questions.pausing,
         )
         self.boards = TaskBoards()
         workers = WorkerPools(config.agents, project.definitions)
-        self._requests = RunRequests(project, process, workers)
-        self.pipeline = RunPipeline(
+        self._requests = RequestChecker(project, process, workers)
+        self.pipeline = Pipeline(
             project,
             table=self.table,
             scheduler=self._scheduler,
             reader=self._reader,
             contexts=contexts,
-            executor=RunExecutor(
+            executor=Executor(
                 project,
                 process=process,
                 contexts=contexts,
@@ -256,13 +256,13 @@ class Runs:
                 placement=placement,
                 nesting=nesting,
             )
-            dispatcher, dispatch = self._dispatcher, request.opening.dispatch
+            dispatcher, dispatch = self._dispatcher, request.new_run.dispatch
             if dispatcher is None:
                 return await self.pipeline.start(request)
             if dispatch is None or dispatch.process is not None:
                 timeout_s = placement.queue_timeout_s
                 return await self.pipeline.start_in_turn(dispatcher, request, timeout_s)
-            queued = await dispatcher.add(request.opening)
+            queued = await dispatcher.add(request.new_run)
             if nesting is not None:
                 nesting.add(queued)
         except BaseException as error:
@@ -546,7 +546,7 @@ class Runs:
 
     async def stop(self) -> None:
         """Take no more runs, park those with an open question, and cancel the others."""
-        await self._scheduler.close(self._project.guard.questions.park)
+        await self._scheduler.close(self._project.gate.questions.park)
 
     async def close(self) -> None:
         """Cancel every run, then their children, then wait a while for the background work.
@@ -581,7 +581,7 @@ class Runs:
         control = RunControl(
             notices,
             self._store,
-            self._project.guard.questions,
+            self._project.gate.questions,
             stream_of=self._stream_of,
             controls=self._controls,
         )

@@ -36,8 +36,8 @@ CancelRun = Callable[[str], None]
 class Scheduler:
     """Starts runs first come, first served: within a session, and across sessions for free places.
 
-    A session is busy while a run of it is queued or running, and in a block of `opening`, in which
-    a run is opened in the store before `enqueue` adds it.
+    A session is busy while a run of it is queued or running, and in a block of `keep_busy`, in
+    which a run is opened in the store before `enqueue` adds it.
 
     A run started inside another one takes no place: the outer run may wait for it, and has one. The
     runs before it in its session take none either. If it lasts longer than the outer run, it gets
@@ -54,7 +54,7 @@ class Scheduler:
         self._max_running = max_running
         self._cancel_timeout_s = cancel_timeout_s
         self._cancel_run = cancel_run
-        self._busy: Counter[str] = Counter()  # runs, and blocks of `opening`, by session
+        self._busy: Counter[str] = Counter()  # runs, and blocks of `keep_busy`, by session
         self._lanes: defaultdict[str, deque[Run]] = defaultdict(deque)
         self._ready: list[tuple[int, Run]] = []  # heads of their lanes, oldest first
         self._running = 0
@@ -63,7 +63,7 @@ class Scheduler:
         self._idle.set()
 
     @contextmanager
-    def opening(self, session_id: str) -> Generator[None]:
+    def keep_busy(self, session_id: str) -> Generator[None]:
         """Keep the session busy for a run that is being opened."""
         self._busy[session_id] += 1
         self._idle.clear()

@@ -22,7 +22,7 @@ from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.models import Models, Traces
+from agent_core.runtime.models import DebugTraces, Models
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.process import ProcessParts
@@ -116,15 +116,15 @@ async def open_services(
         opened = await stack.enter_async_context(_store_of(options, setup))
         store, owner, notices = opened.store, opened.owner, opened.notices
         artifacts = _artifacts(options, setup, opened, redactor)
-        project.guard.questions.keep_in(
+        project.gate.questions.keep_in(
             store, is_shared=setup.persist, has_notices=notices is not None
         )
         if setup.config.permissions.remember_scope == "session_stored":
-            project.guard.grants = store
+            project.gate.grants = store
         if not options.read_only:
             await _clean_up_after_dead(options, setup, opened)
             await artifacts.sweep()
-        traces = Traces(artifacts) if options.debug else None
+        traces = DebugTraces(artifacts) if options.debug else None
         models = Models(
             options.providers,
             setup.config,

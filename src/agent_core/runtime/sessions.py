@@ -15,7 +15,7 @@ from agent_core.loop.context import STOP_OBJECTION, Outcome, RunStats
 from agent_core.providers.redacting import RequestRedactor
 from agent_core.runtime.background import read_background_usage, total_usage
 from agent_core.runtime.compact_agent import PURPOSE
-from agent_core.runtime.ids import Kind, meant, spellings_of
+from agent_core.runtime.ids import Kind, resolve_prefix, spellings_of
 from agent_core.runtime.moves import NodeMoves, undo_state
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
@@ -138,7 +138,7 @@ class Sessions:
             artifacts=self._artifacts,
             moves=self.moves,
             workspaces=self.workspaces,
-            forget=self._project.guard.forget,
+            forget=self._project.gate.forget,
             notes=self._deletion_notes,
         )
 
@@ -347,7 +347,7 @@ class Sessions:
         found: list[str] = []
         for spelling in spellings_of(kind, prefix):
             found += await self._store.ids_beginning(kind, spelling, session_id=session_id)
-        return meant(kind, prefix, found)
+        return resolve_prefix(kind, prefix, found)
 
     async def replay_session(
         self,

@@ -15,8 +15,9 @@ from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor
-from agent_core.runtime.recovery import LeftSession, SessionHistory, SessionLeases
+from agent_core.runtime.leases import SessionLeases
 from agent_core.runtime.run import STARTED_BY_HOOK, Caller, Execute, Run, RunScope, identity_of
+from agent_core.runtime.session_history import LeftSession, SessionHistory
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.tools.limits import ResultLimiter
@@ -130,7 +131,7 @@ class RunTable:
     def add(
         self,
         record: RunRecord,
-        opened: ClaimedRun | None,
+        claimed: ClaimedRun | None,
         caller: Caller,
         *,
         history: HistorySource,
@@ -141,14 +142,14 @@ class RunTable:
 
         Args:
             record: the run as it is stored, with its message.
-            opened: the claim to its session, if this process has claimed it for a run.
+            claimed: the claim to its session, if this process has claimed it for a run.
             caller: what its program provides.
             history: provides the path that it continues.
             execute: executes it, when it is next.
             is_continued: it was begun before.
         """
         identity, stream, prompt = identity_of(record), EventStream(), record.prompt
-        epoch = None if opened is None else opened.session.epoch
+        epoch = None if claimed is None else claimed.session.epoch
         held = HeldSession(self.owner.owner_id, epoch)
         before = self._runs.get(identity.run_id)  # it has waited for an answer
         run = Run(
@@ -168,7 +169,7 @@ class RunTable:
             journal=self.open_journal(identity, stream, held=held),
             stream=stream,
             history=history,
-            claimed=opened,
+            claimed=claimed,
             context=copy_context() if caller.context is None else caller.context,
             inbox=Inbox(store=self.store, has_mail=True, is_last_turn=LAST_TURN in record.metadata),
         )
@@ -177,10 +178,10 @@ class RunTable:
             run.trace = caller.trace
         run.journal.is_running = record.status is RunStatus.RUNNING
         self._runs[identity.run_id] = run
-        if opened is not None:
-            self._follow_claim(opened)
+        if claimed is not None:
+            self._follow_claim(claimed)
             run.scope.lease = self.leases.lease_for(
-                identity.run_id, identity.session_id, opened.session.epoch, opened.asked_at
+                identity.run_id, identity.session_id, claimed.session.epoch, claimed.asked_at
             )
         return run
 

@@ -26,12 +26,12 @@ class Liveness(Struct, frozen=True):
     Attributes:
         now: returns the time of the database, which all its users share.
         is_dead: judges the owner of one session that is about to be used.
-        is_lost: judges owners for a process that looks after all sessions.
+        is_surely_dead: judges owners for a process that looks after all sessions.
     """
 
     now: Callable[[Connection], datetime]
     is_dead: OwnerIsDead = by_lease
-    is_lost: OwnerIsDead = by_lease
+    is_surely_dead: OwnerIsDead = by_lease
 
 
 def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:

@@ -71,7 +71,7 @@ def lost_sessions(connection: Connection, liveness: Liveness) -> list[str]:
         (SELECT session_id FROM runs WHERE {OWNED_RUN})"""  # noqa: S608 - a constant
     )
     sessions = read_each(SessionRecord, [*owned, *orphaned])
-    return [each.session_id for each in sessions if is_free(each, liveness.is_lost, now)]
+    return [each.session_id for each in sessions if is_free(each, liveness.is_surely_dead, now)]
 
 
 def close_lost_session(
@@ -80,7 +80,7 @@ def close_lost_session(
     """Close the open runs of a session that has no living owner, and free it."""
     now = liveness.now(connection)
     session = find(connection, SessionRecord, session_id)
-    if session is None or not is_free(session, liveness.is_lost, now):
+    if session is None or not is_free(session, liveness.is_surely_dead, now):
         return []
     return free_session(connection, session).lost
 

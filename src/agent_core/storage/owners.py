@@ -136,7 +136,7 @@ class Owner:
         self._heard_at, self._lease_s = at, lease_s
         self._leases = self._leases if leases is None else leases
 
-    def is_lost(self, owner_id: str, is_lease_over: bool) -> bool:
+    def is_surely_dead(self, owner_id: str, is_lease_over: bool) -> bool:
         """Apply `is_dead` for a process that looks after all sessions.
 
         Where many machines share the database, a lease counts as over only for a process that was

@@ -213,7 +213,7 @@ class SessionStore:
     def judged_by(self, judge: "Owner") -> Self:
         """Return the same store with another judge of owners."""
         judged = copy.copy(self)
-        judged.liveness = Liveness(self.liveness.now, judge.is_dead, judge.is_lost)
+        judged.liveness = Liveness(self.liveness.now, judge.is_dead, judge.is_surely_dead)
         return judged
 
     # sessions

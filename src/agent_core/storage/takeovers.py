@@ -118,7 +118,7 @@ def take_run(
     session = first(SessionRecord, sessions) or find_session(connection, run.session_id)
     agent = first(AgentRecord, agents) or find_agent(connection, run.agent_id)
     if session.owner != claim.owner:
-        refuse_unless_free(session, liveness.is_dead if is_next else liveness.is_lost, now)
+        refuse_unless_free(session, liveness.is_dead if is_next else liveness.is_surely_dead, now)
     elif run.has_begun:
         raise session_active(session)
     others = [other for other in runs if other is not run]
@@ -183,7 +183,7 @@ def cancel_idle(connection: Connection, liveness: Liveness, run_id: str) -> bool
         return False  # its process has it, or the session's next owner gets it
     if run.status is RunStatus.QUEUED:
         return drop_queued(connection, run_id, None)
-    if not is_free(session, liveness.is_lost, now):
+    if not is_free(session, liveness.is_surely_dead, now):
         return False
     _end_idle(connection, session, run)
     return True

@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.extensions import AskModel, Extension, ExtensionContext, Place, WrappedProvider
+from agent_core.extensions import AskModel, Extension, ExtensionContext, Rank, WrappedProvider
 from agent_core.loop import Outcome, StandaloneRun
 from agent_core.loop.context import OnEnd, ignore
 from agent_core.providers.adapter_faults import ask_adapter
@@ -511,7 +511,7 @@ class Tracing(Extension):
         clean: takes secrets out of what is recorded.
     """
 
-    place = Place.TRACE
+    rank = Rank.TRACE
 
     def __init__(self, telemetry: Telemetry, model: ModelConfig, clean: Clean) -> None:
         self._telemetry = telemetry

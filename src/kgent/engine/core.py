@@ -12,7 +12,7 @@ from agent_core.context.composer import Composer, SystemBlocks
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import Journal
-from agent_core.extensions import Extension, ExtensionContext, Place
+from agent_core.extensions import Extension, ExtensionContext, Rank
 from agent_core.loop import HistorySource, Outcome, ResumePoint, RunLimits
 from agent_core.loop.assembly import StandaloneRun, UnstoredHistory, build_run
 from agent_core.loop.context import OnEnd
@@ -233,7 +233,7 @@ class _Earlier(HistorySource):
 class _EndHook(Extension):
     """Lets the run end when nothing more is asked of the model."""
 
-    place = Place.HOOKS
+    rank = Rank.HOOKS
 
     def __init__(self, ask_further: Callable[[], Awaitable[str | None]]) -> None:
         self._ask_further = ask_further

@@ -24,7 +24,7 @@ from agent_core.http.errors import (
     ProtocolError,
     ProxyRefusedError,
 )
-from agent_core.http.opening import Place, Route, open_connection
+from agent_core.http.opening import Endpoint, Route, open_connection
 from agent_core.http.response import MAX_HELD
 from raw_servers import Serve, answering, open_sockets, read_request, serving
 from sweeps import kept
@@ -604,7 +604,7 @@ async def test_the_next_address_is_tried_while_one_does_not_answer(
             good = ("127.0.0.1", port_of(url))
             refusing = ("127.0.0.1", 1)
 
-            async def resolve(host: str, port: int) -> list[Place]:
+            async def resolve(host: str, port: int) -> list[Endpoint]:
                 return [(socket.AF_INET, each) for each in (refusing, silent, good)]
 
             lost = asyncio.Event()
@@ -615,7 +615,7 @@ async def test_the_next_address_is_tried_while_one_does_not_answer(
             connection.abort()
             await lost.wait()
 
-            async def resolve_badly(host: str, port: int) -> list[Place]:
+            async def resolve_badly(host: str, port: int) -> list[Endpoint]:
                 return [(socket.AF_INET, refusing)] * 3
 
             with pytest.raises(ConnectError) as caught:
@@ -637,7 +637,7 @@ async def test_every_address_is_checked_before_a_connection_to_any() -> None:
     async with serving(serve) as url:
         port = port_of(url)
 
-        async def resolve(host: str, _: int) -> list[Place]:
+        async def resolve(host: str, _: int) -> list[Endpoint]:
             return [(socket.AF_INET, (each, port)) for each in ("127.0.0.1", "127.0.0.2")]
 
         connection = unpooled()
@@ -653,7 +653,7 @@ async def test_names_that_are_asked_for_at_once_are_looked_up_once(
 ) -> None:
     looked_up: list[str] = []
 
-    async def resolve(host: str, port: int) -> list[Place]:
+    async def resolve(host: str, port: int) -> list[Endpoint]:
         looked_up.append(host)
         await asyncio.sleep(0.01)
         return [(socket.AF_INET, ("127.0.0.1", port))]
@@ -748,7 +748,7 @@ async def test_a_proxy_that_does_not_answer_with_http_is_an_error_of_the_proxy(
 async def test_the_dot_of_the_root_is_in_no_certificate(
     way: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def resolve(host: str, port: int) -> list[Place]:
+    async def resolve(host: str, port: int) -> list[Endpoint]:
         return [(socket.AF_INET, ("127.0.0.1", port))]
 
     monkeypatch.setattr(client_module, "resolve", resolve)

@@ -13,7 +13,7 @@ from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.redaction.redactor import JournalRedactor, Redactor
-from agent_core.runtime.recovery import SessionHistory
+from agent_core.runtime.session_history import SessionHistory
 from agent_core.types import (
     Batch,
     EndReason,

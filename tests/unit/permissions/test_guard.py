@@ -12,7 +12,7 @@ import pytest
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.permissions.answers import PermissionCallback
-from agent_core.permissions.guard import PermissionGuard, ToolLists
+from agent_core.permissions.gate import PermissionGate, ToolLists
 from agent_core.permissions.request import MAX_DIFF, MAX_SUMMARY
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
@@ -80,8 +80,8 @@ def new_guard(
     *,
     timeout_s: float | None = None,
     **permissions: Any,
-) -> PermissionGuard:
-    return PermissionGuard(
+) -> PermissionGate:
+    return PermissionGate(
         callback,
         PermissionsConfig.model_validate(permissions),
         project_dir=Path("/p"),
@@ -120,7 +120,7 @@ async def test_lists_of_names_decide_alone_where_nothing_is_to_be_asked(
 ) -> None:
     user, journal = User(), Record()
     lists = ToolLists(allowed=allowed, denied=denied, mode="allow")
-    guard = PermissionGuard(user, lists=lists)
+    guard = PermissionGate(user, lists=lists)
     assert guard.is_listed(TOOL.name) is passes
     if passes:
         await guard.require(CALL, TOOL, ASKS, RUN, journal)
@@ -132,7 +132,7 @@ async def test_lists_of_names_decide_alone_where_nothing_is_to_be_asked(
 
 async def test_what_a_list_allows_is_still_asked_for_by_the_rules() -> None:
     user = User("allow_once")
-    guard = PermissionGuard(user, lists=ToolLists(allowed=["code.*"]))
+    guard = PermissionGate(user, lists=ToolLists(allowed=["code.*"]))
     await guard.require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 1
 

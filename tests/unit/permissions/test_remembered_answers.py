@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import PermissionDeniedError
-from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.gate import PermissionGate
 from agent_core.permissions.request import coverage_of
 from agent_core.types import (
     Access,
@@ -124,7 +124,7 @@ async def replay(history: list[tuple[Call, Decision]]) -> None:
         asked.append(request)
         return PermissionDecision(decision=answer)
 
-    guard = PermissionGuard(callback)
+    guard = PermissionGate(callback)
     granted: dict[tuple[Any, ...], str] = {}
     for made, answer in history:
         run = RunIdentity(session_id=made.session, agent_id="a", run_id="r")
@@ -170,7 +170,7 @@ async def test_a_question_that_was_covered_meanwhile_is_put_to_nobody() -> None:
         asked.append(request)
         return PermissionDecision(decision=Decision.ALLOW_FOR_SESSION)
 
-    guard, slow = PermissionGuard(callback), Slow()
+    guard, slow = PermissionGate(callback), Slow()
     made = Call("run", "x", ("a",), None, "s1")
     run = RunIdentity(session_id="s1", agent_id="a", run_id="r")
     call = ToolCall(tool_call_id="c", name=made.definition.name, arguments={})

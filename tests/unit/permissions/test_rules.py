@@ -14,7 +14,7 @@ from agcore.tools.permissions import PermissionChecker, PermissionConfig
 from agent_core.config.load import read_setup
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ConfigError
-from agent_core.permissions.guard import PermissionGuard, UserRules
+from agent_core.permissions.gate import PermissionGate, UserRules
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.tools.code.views import read_command
 from agent_core.tools.workspace import PathPolicy
@@ -29,7 +29,7 @@ from agent_core.types import (
     ToolPermission,
 )
 
-Load = Callable[..., PermissionGuard]
+Load = Callable[..., PermissionGate]
 MODEL = '[model]\nprovider = "ollama"\nname = "gemma4"\n'
 RUN = RunIdentity(session_id="s1", agent_id="a1", run_id="r1")
 CHILD = RunIdentity(
@@ -82,12 +82,12 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def load(home: Path, project: Path) -> Load:
-    def load(*rules: dict[str, Any], more: str = "") -> PermissionGuard:
+    def load(*rules: dict[str, Any], more: str = "") -> PermissionGate:
         write_settings(home, *rules, more=more)
         setup = read_setup(project, home_dir=home)
         found = load_rules(setup, PathPolicy.of(setup))
         permissions = setup.config.permissions
-        return PermissionGuard(
+        return PermissionGate(
             None,
             permissions,
             rules=UserRules(rules=found),
@@ -115,7 +115,7 @@ def view(*argv: str, program: str | None = None, **more: Any) -> CommandView:
 
 
 async def judge(
-    guard: PermissionGuard,
+    guard: PermissionGate,
     definition: ToolDefinition,
     access: Access,
     *,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agent_core.runtime.recovery import SessionHistory
+from agent_core.runtime.session_history import SessionHistory
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
     AgentRecord,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent_core.permissions import PermissionGuard
-from agent_core.permissions.guard import ToolLists
+from agent_core.permissions import PermissionGate
+from agent_core.permissions.gate import ToolLists
 from agent_core.tools import ToolContext
 from agent_core.tools.workspace import Workspace
 from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
@@ -533,7 +533,7 @@ async def test_a_command_that_names_the_programs_own_files_is_refused(
     call = ToolCall(tool_call_id="c1", name="code.run_command")
     definition = ToolDefinition(name=call.name, description="")
     run = RunIdentity(session_id="s1", agent_id="a1", run_id="r1")
-    verdict = await PermissionGuard(lists=ToolLists(mode="allow")).decide(
+    verdict = await PermissionGate(lists=ToolLists(mode="allow")).decide(
         call, definition, seen, run
     )
     assert verdict.decision == "deny"

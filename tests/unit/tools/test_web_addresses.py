@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.errors import PermissionDeniedError, ToolError
 from agent_core.http import client
-from agent_core.http.opening import Place
+from agent_core.http.opening import Endpoint
 from agent_core.tools.web.network import Gate, read_url, request_page
 from agent_core.tools.web.page import check_type
 from raw_servers import answering, serving
@@ -156,7 +156,7 @@ async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
     """A name that means another address when it is looked up again leads nowhere else."""
     looked_up: list[str] = []
 
-    async def resolve(host: str, port: int) -> list[Place]:
+    async def resolve(host: str, port: int) -> list[Endpoint]:
         looked_up.append(host)
         return [(socket.AF_INET, (f"127.0.0.{len(looked_up)}", port))]
 

@@ -181,7 +181,7 @@ class RunQueue:
             connection leaves a number without jobs, which is swept later.
         lease_s: seconds for which a process counts as alive after a heartbeat.
         hurry: makes the store stop waiting for an unreachable server.
-        is_lost: judges the processes whose jobs are swept.
+        is_surely_dead: judges the processes whose jobs are swept.
     """
 
     def __init__(
@@ -191,13 +191,13 @@ class RunQueue:
         keep: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
         lease_s: float,
         hurry: Callable[[], None] = lambda: None,
-        is_lost: OwnerIsDead = by_lease,
+        is_surely_dead: OwnerIsDead = by_lease,
     ) -> None:
         self._writer = writer
         self._keep = keep
         self.hurry = hurry
         self._lease_s = lease_s
-        self._is_lost = is_lost
+        self._is_surely_dead = is_surely_dead
         self._process: int | None = None
         self._beat_at = 0.0
         self._registering = asyncio.Lock()
@@ -308,11 +308,11 @@ class RunQueue:
         Returns:
             The number of these jobs.
         """
-        is_lost, lease_s, swept = self._is_lost, self._lease_s, 0
-        for job_id in await self._writer.submit(lambda c: _find_left(c, is_lost, lease_s)):
+        is_dead, lease_s, swept = self._is_surely_dead, self._lease_s, 0
+        for job_id in await self._writer.submit(lambda c: _find_left(c, is_dead, lease_s)):
             with skip_unreadable(f"job {job_id}"):  # a transaction each
                 swept += await self._writer.submit(
-                    lambda c, one=job_id: _sweep(c, one, is_lost, lease_s)
+                    lambda c, one=job_id: _sweep(c, one, is_dead, lease_s)
                 )
         return swept
 

@@ -187,7 +187,7 @@ class PostgresSessionStore(SessionStore):
             keep=threads.keep,
             lease_s=lease_s,
             hurry=threads.hurry,
-            is_lost=self.liveness.is_lost,
+            is_surely_dead=self.liveness.is_surely_dead,
         )
 
     def workers(self, tenant: str | None) -> WorkerTable:

@@ -22,7 +22,7 @@ from agent_core.extensions import (
     Extension,
     ExtensionContext,
     JudgedCall,
-    Place,
+    Rank,
     find_none,
 )
 from agent_core.permissions.answers import PermissionCallback, call_back, denial_of, denied
@@ -127,7 +127,7 @@ class ToolLists(Struct, frozen=True, kw_only=True):
         return self.allowed is None or any(fnmatchcase(name, each) for each in self.allowed)
 
 
-class PermissionGuard(Extension):
+class PermissionGate(Extension):
     """Decides about every call of one runtime, of one toolkit or of one run folder.
 
     A grant for a session covers the calls that its question named. A call with a reason of its own
@@ -148,7 +148,7 @@ class PermissionGuard(Extension):
         grants: the grants of sessions.
     """
 
-    place = Place.PERMISSIONS
+    rank = Rank.PERMISSIONS
 
     def __init__(
         self,

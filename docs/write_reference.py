@@ -120,8 +120,8 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         {
             "Base": ("AgentCoreError", "ErrorCode", "ErrorPayload"),
             "Kinds": (
-                *("ConfigError", "PermissionDeniedError", "ProviderError", "SchemaError"),
-                *("StorageError", "TaskError", "ToolError"),
+                *("ArgumentError", "ConfigError", "PermissionDeniedError", "ProviderError"),
+                *("SchemaError", "StorageError", "TaskError", "ToolError"),
             ),
         },
     ),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent_core.config.models import Config, ModelConfig
     from agent_core.errors import (
         AgentCoreError,
+        ArgumentError,
         ConfigError,
         ErrorCode,
         PermissionDeniedError,
@@ -133,7 +134,8 @@ _HOMES = {
     ),
     **dict.fromkeys(
         (
-            *("AgentCoreError", "ConfigError", "ErrorCode", "PermissionDeniedError"),
+            *("AgentCoreError", "ArgumentError", "ConfigError", "ErrorCode"),
+            "PermissionDeniedError",
             *("ProviderError", "SchemaError", "StorageError", "TaskError", "ToolError"),
             "ToolRetry",
         ),
@@ -155,6 +157,7 @@ __all__ = [
     "AnyAgent",
     "AnyModel",
     "AnyTool",
+    "ArgumentError",
     "ArtifactRefBlock",
     "AskModel",
     "Budget",

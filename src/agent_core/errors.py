@@ -1,7 +1,8 @@
 """Every error that the core raises deliberately, and the closed list of their codes.
 
 * AgentCoreError            carries code, message, retryable, details
-  x ConfigError             the set-up is wrong; raised before a run starts
+  x ConfigError             the surroundings are wrong: files, folders, variables, settings
+    + ArgumentError         a program passed an argument that cannot be used
   x ProviderError           a model call failed; the adapter has already retried what it may
   x StorageError            history cannot be read or written, or an id is unknown there
   x SchemaError             data from outside does not have the promised shape
@@ -9,10 +10,14 @@
     + PermissionDeniedError policy, hook or user said no
     + TaskError             a rule of the Task graph said no; nothing was written
 
-All take the same arguments, so that a custom provider or tool can raise the one that fits:
-`raise ToolError(ErrorCode.FILE_NOT_FOUND, "no such file: a.txt")`.
+Except for `ArgumentError`, all take the same arguments, so that a custom provider or tool can raise
+the one that fits: `raise ToolError(ErrorCode.FILE_NOT_FOUND, "no such file: a.txt")`.
+
+`AgentCoreError` itself with the code `validation_error` is a call that does not fit the state of
+its object: a closed runtime, another event loop, a run that has ended.
 """
 
+import copy
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
@@ -189,8 +194,15 @@ class AgentCoreError(PortableError):
         return self.message
 
 
+def reworded(error: AgentCoreError, message: str) -> AgentCoreError:
+    """Return a copy of an error, of the same class, with another message."""
+    found = copy.copy(error)
+    found.message, found.args = message, (message,)
+    return found
+
+
 def validation_error(message: str) -> AgentCoreError:
-    """Return the error for an argument or a request that is not as it has to be."""
+    """Return the error for a call that cannot be made now, or not here; see `ArgumentError`."""
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
@@ -199,15 +211,21 @@ class ConfigError(AgentCoreError):
 
 
 class ArgumentError(ConfigError, ValueError):
-    """A constructor got an argument that it cannot use.
+    """An argument of a constructor, a method or a run cannot be used, whatever the settings are.
+
+    Its code is `validation_error`; nothing was done or stored, and the same call fails again.
 
     Args:
-        message: names the class, the argument and what would be right.
-        argument: its name.
+        message: names the argument, what was given and what would be right.
+        argument: its name, which is `details["option"]`.
+        details: more facts for programs.
     """
 
-    def __init__(self, message: str, argument: str) -> None:
-        super().__init__(ErrorCode.VALIDATION_ERROR, message, details={"option": argument})
+    def __init__(
+        self, message: str, argument: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        facts = {"option": argument, **(details or {})}
+        super().__init__(ErrorCode.VALIDATION_ERROR, message, details=facts)
 
 
 class ProviderError(AgentCoreError):

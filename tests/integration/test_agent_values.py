@@ -350,7 +350,7 @@ async def test_toolsets_of_an_agent_are_open_while_it_works(tmp_path: Path) -> N
     ("given", "reason"),
     [
         ({"agents": [Agent]}, "agents holds Agent"),
-        ({"agents": "writer"}, "agents is a list of agents, not a str"),
+        ({"agents": "writer"}, "agents must be a list of agents, not a str"),
         ({"handoffs": [7]}, "handoffs holds an int"),
         ({"agent": 7}, "agent holds an int"),
         ({"agents": [Agent("a", "1"), Agent("a", "2")]}, "two agents named a"),
@@ -366,8 +366,9 @@ async def test_what_is_no_agent_is_named(tmp_path: Path, given: Any, reason: str
     ("fields", "reason"),
     [
         ({"name": "two words"}, "name of an agent"),
-        ({"name": "a", "tools": "search"}, "tools is a list"),
+        ({"name": "a", "tools": "search"}, "tools must be a list"),
         ({"name": "a", "max_turns": 0}, "max_turns"),
+        ({"name": "a", "instructions": 5}, "instructions"),
         ({"name": "a", "stop": [""]}, "stop"),
     ],
 )

@@ -409,7 +409,7 @@ async def test_another_tool_of_that_name_is_refused(home: Home, project: Path, s
         with pytest.raises(AgentCoreError, match="does not take the arguments") as caught:
             await made.answer(request_id, "allow_once", tools=[other])
         assert caught.value.code is ErrorCode.VALIDATION_ERROR
-        with pytest.raises(AgentCoreError, match="reason is a text or None, not an int"):
+        with pytest.raises(AgentCoreError, match="reason must be a text or None, not an int"):
             await made.answer(request_id, "deny", reason=5, tools=[other])  # type: ignore[arg-type]
         assert await is_untouched(made, handle)
         again = await made.answer(request_id, "allow_once", tools=[shop.deploy])

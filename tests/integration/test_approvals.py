@@ -925,7 +925,7 @@ async def test_questions_are_found_by_the_metadata_of_their_run(home: Home, proj
         assert await found(user="bob", metadata={"team": "red"}, is_open=False) == ["s2"]
         assert await found(user="bob", metadata={"team": None}) == []
         assert await found(session_id="s3", user="ann") == []
-        with pytest.raises(AgentCoreError, match="metadata is a dict or None, not a list"):
+        with pytest.raises(AgentCoreError, match="metadata must be a dict or None, not a list"):
             await found(metadata=["team"])
-        with pytest.raises(AgentCoreError, match="tenant is a text or None, not an int"):
+        with pytest.raises(AgentCoreError, match="tenant must be a text or None, not an int"):
             await found(tenant=5)

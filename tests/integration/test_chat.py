@@ -773,7 +773,7 @@ def test_commands_and_modes_are_completed_and_corrected(home: Home, project: Pat
             Key(READY, "/perm"),
             Key("/permissions  rules", CTRL_C),
             Key(READY, f"/model nonsense{ENTER}"),
-            Key("is not a model string", f"/mode plna{ENTER}"),
+            Key("a model string must be", f"/mode plna{ENTER}"),
             Key("did you mean plan", CTRL_D),
         ]
         assert converse(home, project, server, keys, columns=120, rows=60).code == 0

@@ -11,6 +11,7 @@ import pytest
 
 from agent_core import (
     AgentRuntime,
+    ArgumentError,
     Config,
     ConfigError,
     ModelConfig,
@@ -24,6 +25,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from isolation import Home, program_file
 from runtimes import Asked
 from sweeps import sampled
+from tables import together
 
 BROKEN = "this is no TOML ["
 
@@ -98,14 +100,15 @@ WRONG: list[tuple[Any, str]] = [
     ({"model": "custom:x", "runtime": {"max_turns": "3"}}, "runtime.max_turns must be"),
     ({"model": "custom:x", "compact": {"model_profile": "cheap"}}, "compact.model_profile"),
     ({"model": "custom:x", "plan": {"default_dir": "${HOME}/x"}}, "plan.default_dir"),
-    ({"model": "gpt-5"}, "model cannot be used: 'gpt-5' is not a model string"),
+    (
+        {"model": "gpt-5"},
+        "cannot be used: model must be provider:name, such as openai:gpt-5, not 'gpt-5'",
+    ),
     ({"model": "custom:x", "tools": {"disabled": ("a",)}}, "must be an array, not a tuple"),
     ({"model": "custom:x", "plan": {"default_dir": Path("/x")}}, "string, not a PosixPath"),
     ({"model": "custom:x", "tools": None}, "tools must be a table, not a NoneType"),
-    ({"model": "custom:x", 1: 2}, '"1" Keys should be strings'),
+    ({"model": "custom:x", 1: 2}, '"1" is not a known key'),
     ({"model": ScriptedProvider}, "model must be a table, not a "),
-    ("config.toml", "not a str; a file is named by config_path"),
-    (7, "must be a Config or a mapping, not an int"),
 ]
 
 
@@ -122,13 +125,67 @@ async def test_a_configuration_in_code_is_checked_like_the_file(
 
 async def test_the_file_and_the_code_are_not_mixed(home: Home, project: Path) -> None:
     file = home.path / "config.toml"
-    for mixed in (
-        AgentRuntime(project, model="custom:x", config_path=file),
-        AgentRuntime(project, model="custom:x", session_db_path=file, persist=False),
-    ):
-        with pytest.raises(ConfigError, match="give one"):
-            async with mixed:
-                pass
+    with pytest.raises(ArgumentError, match="give one"):
+        AgentRuntime(project, model="custom:x", config_path=file)
+    with pytest.raises(ArgumentError, match="give one"):
+        AgentRuntime(project, model="custom:x", session_db_path=file, persist=False)
+
+
+UNUSABLE: list[tuple[dict[str, Any], str]] = [
+    ({name: ""}, name)
+    for name in ("project_dir", "config_path", "home_dir", "session_db_path", "database_url")
+] + [
+    ({"project_dir": 5}, "project_dir"),
+    ({"home_dir": b"/x"}, "home_dir"),
+    ({"persist": "no"}, "persist"),
+    ({"config": "config.toml"}, "config"),
+    ({"config": 7}, "config"),
+    ({"model": "gpt-5"}, "model"),
+    ({"model": ""}, "model"),
+    ({"model": 5}, "model"),
+    ({"model": ScriptedProvider}, "model"),
+    ({"database_url": "mysql://me:hunter22@host/x"}, "database_url"),
+    ({"database_url": "postgresql://me:hun@ter22@host/x"}, "database_url"),
+    ({"tenant": "a b"}, "tenant"),
+    ({"memory": "mine"}, "memory"),
+    ({"telemetry": True}, "telemetry"),
+    ({"provider_registry": {}}, "provider_registry"),
+    ({"tool_registry": []}, "tool_registry"),
+    ({"toolsets": 5}, "toolsets"),
+    ({"toolsets": [5]}, "toolsets"),
+    ({"tools": [5]}, "tools"),
+    ({"extensions": 5}, "extensions"),
+    ({"extensions": [5]}, "extensions"),
+    ({"agents": "writer"}, "agents"),
+    ({"handoffs": [5]}, "handoffs"),
+    ({"default_snapshots": "on"}, "default_snapshots"),
+    ({"permission_callback": 5}, "permission_callback"),
+]
+
+
+@together(("given", "name"), UNUSABLE, ids=str)
+def test_an_argument_that_cannot_be_used_is_named_by_the_constructor(
+    given: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        AgentRuntime(**given)
+    assert caught.value.code == "validation_error"
+    assert caught.value.details["option"] == name
+    assert name in caught.value.message
+    assert "hun" not in caught.value.message
+    assert "cannot be used" not in caught.value.message
+
+
+async def test_a_project_that_is_missing_is_refused_when_the_runtime_is_entered(
+    project: Path,
+) -> None:
+    made = AgentRuntime(project / "later", model=ScriptedProvider(["hi"]), persist=False)
+    with pytest.raises(ConfigError, match="project_dir") as caught:
+        await made.run("hello")
+    assert caught.value.code == "config_error"
+    (project / "later").mkdir()
+    assert (await made.run("hello")).text == "hi"
+    await made.close()
 
 
 async def test_a_config_keeps_what_it_forbids(project: Path) -> None:

@@ -447,16 +447,18 @@ async def test_what_cannot_be_read_is_named_with_its_place(
 
 async def test_one_message_is_no_conversation(home: Home, project: Path) -> None:
     async with runtime(home, project) as made:
-        with pytest.raises(AgentCoreError, match="history is a list of messages, not a str"):
+        with pytest.raises(AgentCoreError, match="history must be a list of messages, not a str"):
             await made.run("hi", history="hello")
-        with pytest.raises(AgentCoreError, match="source is a text, a path or a list, not a dict"):
+        with pytest.raises(
+            AgentCoreError, match="source must be a text, a path or a list, not a dict"
+        ):
             await made.import_session({"role": "user", "content": "hi"})  # type: ignore[arg-type]
         with pytest.raises(AgentCoreError) as caught:
             await made.import_session(project / "missing.jsonl")
         assert caught.value.code == "file_not_found"
         with pytest.raises(AgentCoreError, match=r"cannot be read: [A-Z][a-z ]+$"):
             await made.import_session(project)
-        with pytest.raises(AgentCoreError, match="title is a text or None, not an int"):
+        with pytest.raises(AgentCoreError, match="title must be a text or None, not an int"):
             await made.import_session(OPENAI, title=5)  # type: ignore[arg-type]
         assert await made.list_sessions() == []
 
@@ -571,7 +573,7 @@ async def test_a_conversation_branches_at_a_message(home: Home, project: Path) -
         assert len(await session.messages()) == 4
         with pytest.raises(StorageError, match="no node"):
             await session.fork_at("node_0")
-        with pytest.raises(AgentCoreError, match="node_id is a text, not None"):
+        with pytest.raises(AgentCoreError, match="node_id must be a text, not None"):
             await session.fork_at(None)  # type: ignore[arg-type]
         with pytest.raises(AgentCoreError, match="there are: soong, openai, anthropic"):
             await session.messages("gemini")  # type: ignore[arg-type]

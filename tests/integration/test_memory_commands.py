@@ -268,5 +268,7 @@ def test_a_model_that_the_command_names_wrongly_is_said_to_be_its_own(
 ) -> None:
     shown = command(home, project, "run", "--model", "gpt-5", "hi")
     assert shown.returncode == 2
-    assert "the model that --model or $SOONG_AGENT_MODEL names cannot be used" in shown.stderr
+    assert (
+        "the model that --model or $SOONG_AGENT_MODEL names must be provider:name" in shown.stderr
+    )
     assert "in code" not in shown.stderr

@@ -222,7 +222,7 @@ async def test_refusals_have_the_codes_of_the_tools(home: Home, project: Path) -
             with pytest.raises(AgentCoreError) as invalid:
                 await call
             assert invalid.value.code is ErrorCode.VALIDATION_ERROR
-        with pytest.raises(AgentCoreError, match="task_id is a text, not None"):
+        with pytest.raises(AgentCoreError, match="task_id must be a text, not None"):
             await made.tasks.get("s1", None)  # type: ignore[arg-type]
         await made.tasks.cancel("s1", "release")
         with pytest.raises(TaskError) as over:

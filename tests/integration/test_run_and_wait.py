@@ -10,6 +10,7 @@ import pytest
 
 from agent_core import (
     AgentCoreError,
+    ArgumentError,
     Budget,
     EventType,
     RunError,
@@ -151,26 +152,26 @@ MALFORMED: list[tuple[dict[str, Any], str, str]] = [
     ({"options": RunOptions(max_turns=3), "max_turns": 4}, "max_turns", "given twice"),
     ({"options": RunOptions(metadata={"a": 1}), "metadata": {}}, "metadata", "given twice"),
     ({"max_turns": 0}, "max_turns", "greater than 0"),
-    ({"max_turns": "3"}, "max_turns", "valid integer"),
-    ({"max_turns": True}, "max_turns", "valid integer"),
-    ({"instructions": 7}, "instructions", "valid string"),
+    ({"max_turns": "3"}, "max_turns", "an integer"),
+    ({"max_turns": True}, "max_turns", "an integer"),
+    ({"instructions": 7}, "instructions", "a text"),
     ({"model": 7}, "model", "provider:name"),
-    ({"tools": "code.read_file"}, "tools", "is a list"),
-    ({"tools": [7]}, "tools", "holds an int"),
-    ({"disabled_tools": "code.read_file"}, "disabled_tools", "is a list"),
-    ({"disabled_tools": [7]}, "disabled_tools", "valid string"),
+    ({"tools": "code.read_file"}, "tools", "must be a list"),
+    ({"tools": [7]}, "tools", "is an int"),
+    ({"disabled_tools": "code.read_file"}, "disabled_tools", "must be a list"),
+    ({"disabled_tools": [7]}, "disabled_tools", "a text"),
     ({"output_retries": -1}, "output_retries", "greater than or equal to 0"),
     ({"output_mode": "json"}, "output_mode", "'native'"),
     ({"output_mode": "json", "output_type": int}, "output_mode", "'native'"),
-    ({"output_retries": "2", "output_type": int}, "output_retries", "valid integer"),
+    ({"output_retries": "2", "output_type": int}, "output_retries", "an integer"),
     ({"output_type": 3}, "output_type", "cannot be used"),
     ({"budget": 3}, "budget", "Budget"),
     ({"budget": {"usd": -1}}, "budget", "greater than or equal to 0"),
     ({"model": RunOptions}, "model", "an adapter, not a type"),
-    ({"metadata": []}, "metadata", "is a dict"),
+    ({"metadata": []}, "metadata", "must be a dict"),
     ({"metadata": {"when": {1, 2}}}, "metadata", "JSON"),
     ({"metadata": {"part": float("nan")}}, "metadata", "JSON"),
-    ({"guards": 1}, "guards", "is a list"),
+    ({"guards": 1}, "guards", "must be a list"),
 ]
 
 
@@ -179,11 +180,12 @@ async def test_an_option_that_does_not_fit_is_named(
     home: Home, project: Path, given: dict[str, Any], name: str, reason: str
 ) -> None:
     async with runtime(home, project, ["never"]) as made:
-        with pytest.raises(AgentCoreError, match=reason) as caught:
+        with pytest.raises(ArgumentError, match=reason) as caught:
             await made.start("hello", **given)
         assert await made.list_sessions() == []
 
     assert caught.value.code == "validation_error"
+    assert caught.value.details["option"] == name
     assert caught.value.message.startswith(name)
 
 

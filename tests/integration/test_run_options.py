@@ -109,9 +109,9 @@ async def test_a_runtime_takes_an_adapter_as_its_model(project: Path) -> None:
 async def test_a_model_that_cannot_be_had_stores_nothing(home: Home, project: Path) -> None:
     async with runtime(home, project) as made:
         for model, reason in (
-            ("gpt-5", "not a model string"),
+            ("gpt-5", "must be provider:name"),
             ("nobody:x", "not a known provider"),
-            ("openai:x@localhost:1", "not an address"),
+            ("openai:x@localhost:1", "an address http"),
         ):
             with pytest.raises(ConfigError, match=reason):
                 await made.start("hi", model=model)
@@ -449,7 +449,7 @@ async def test_a_definition_names_its_model_in_one_string(home: Home, project: P
         other = other_provider(made, "other", "child")
         made.register_agent_definition(definition)
         await made.run("one")
-        with pytest.raises(ConfigError, match="not a model string"):
+        with pytest.raises(ConfigError, match="must be provider:name"):
             made.register_agent_definition(
                 definition.model_copy(
                     update={"agent_definition_id": "other", "model_profile": "own"}

@@ -481,9 +481,6 @@ async def test_a_run_survives_what_records_it(project: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [True, "otlp", TracerProvider], ids=["true", "text", "class"])
-async def test_what_is_no_telemetry_is_refused(project: Path, given: Any) -> None:
-    with pytest.raises(ConfigError, match="telemetry is a Telemetry, False or None, not a"):
-        async with AgentRuntime(
-            project, model="openai:m", config={}, persist=False, telemetry=given
-        ):
-            pass
+def test_what_is_no_telemetry_is_refused(project: Path, given: Any) -> None:
+    with pytest.raises(ConfigError, match="telemetry must be a Telemetry, False or None, not a"):
+        AgentRuntime(project, model="openai:m", config={}, persist=False, telemetry=given)

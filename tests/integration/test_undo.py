@@ -740,7 +740,7 @@ async def test_one_recorded_file_is_read_as_it_was(home: Home, project: Path) ->
         with pytest.raises(StorageError) as refused:
             await made.file_at("node_none", "a.txt")
         for odd_id, odd_path in ((None, "a.txt"), (first.node_id, None)):
-            with pytest.raises(AgentCoreError, match="is a text, not None"):
+            with pytest.raises(AgentCoreError, match="must be a text, not None"):
                 await made.file_at(odd_id, odd_path)  # type: ignore[arg-type]
         assert refused.value.code is ErrorCode.NODE_NOT_FOUND
         with pytest.raises(StorageError):

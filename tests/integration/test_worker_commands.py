@@ -109,9 +109,8 @@ def test_an_option_that_cannot_be_read_is_wrong_usage(
 async def test_what_a_worker_cannot_use_is_named(
     given: dict[str, Any], said: str, home: Home, database_url: str
 ) -> None:
-    worker = Worker(model="ollama:m", home_dir=home.path, database_url=database_url, **given)
     with pytest.raises(ConfigError, match=said):
-        await worker.run()
+        await Worker(model="ollama:m", home_dir=home.path, database_url=database_url, **given).run()
 
 
 def test_a_worker_that_cannot_be_made_ends_with_2(home: Home, crew: Workers) -> None:

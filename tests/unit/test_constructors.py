@@ -87,7 +87,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a folder": (lambda: AgentRuntime(3), "project_dir"),  # type: ignore[arg-type]
     "a worker": (lambda: Worker(concurrency="many"), "concurrency"),  # type: ignore[arg-type]
     "settings": (lambda: ModelSettings(temperature="hot"), "temperature"),  # type: ignore[arg-type]
-    "a cycle": (lambda: CycleConfig(seed=True, temperature=[]), "temperature"),  # type: ignore[arg-type]
+    "a cycle": (lambda: CycleConfig(seed=True, temperature=[]), "seed"),  # type: ignore[arg-type]
 }
 
 
@@ -140,25 +140,25 @@ FAULTS: list[tuple[str, object, str]] = [
     ("share", 0, "share of Whole must be greater than 0, not 0"),
     ("share", 2.5, "share of Whole must be less than or equal to 1, not 2.5"),
     ("share", math.nan, "share of Whole must be a finite number, not nan"),
-    ("share", "hot", "share of Whole must be a valid number, not 'hot'"),
+    ("share", "hot", "share of Whole must be a number, not 'hot'"),
     ("turns", -1, "turns of Whole must be greater than or equal to 0, not -1"),
     ("turns", 10, "turns of Whole must be less than 10, not 10"),
     ("turns", 1 << 20_000, "turns of Whole must be less than 10"),
-    ("turns", 1.5, "turns of Whole must be a valid integer, not 1.5"),
-    ("turns", [1], "turns of Whole must be a valid integer, not a list"),
+    ("turns", 1.5, "turns of Whole must be an integer, not 1.5"),
+    ("turns", [1], "turns of Whole must be an integer, not a list"),
     ("step", 4, "step of Whole must be a multiple of 3, not 4"),
     ("label", "", "label of Whole must have at least 1 character, not ''"),
     ("label", "A", "label of Whole must match pattern '^[a-z, ]*$', not 'A'"),
-    ("label", 3, "label of Whole must be a valid string, not an int"),
+    ("label", 3, "label of Whole must be a text, not an int"),
     ("items", [1, 2, 3], "items of Whole must have at most 2 items, not 3"),
-    ("items", [1, "x"], "items[1] of Whole must be a valid integer, not 'x'"),
+    ("items", [1, "x"], "items[1] of Whole must be an integer, not 'x'"),
     ("pair", (1,), "pair of Whole has too few items"),
-    ("pair", ("x", None), "pair[0] of Whole must be a valid integer, not 'x'"),
-    ("table", {"a": "x"}, "table.a of Whole must be a valid integer, not 'x'"),
-    ("table", {"a b": None}, "table['a b'] of Whole must be a valid integer, not None"),
-    ("table", {1: 1}, "a key of table of Whole must be a valid string, not an int"),
+    ("pair", ("x", None), "pair[0] of Whole must be an integer, not 'x'"),
+    ("table", {"a": "x"}, "table.a of Whole must be an integer, not 'x'"),
+    ("table", {"a b": None}, "table['a b'] of Whole must be an integer, not None"),
+    ("table", {1: 1}, "a key of table of Whole must be a text, not an int"),
     ("kind", -3, "kind of Whole must be 'x' or greater than 0, not -3"),
-    ("kind", "y", "kind of Whole must be 'x' or a valid integer, not 'y'"),
+    ("kind", "y", "kind of Whole must be 'x' or an integer, not 'y'"),
     ("parts", [{}], "parts[0] of Whole lacks type"),
     (
         "parts",
@@ -168,7 +168,7 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "parts",
         [{"type": "part", "size": "x"}],
-        "parts[0].size of Whole must be a valid integer, not 'x'",
+        "parts[0].size of Whole must be an integer, not 'x'",
     ),
     ("parts", [{"type": "part", "part": 1}], "parts[0] of Whole has an unknown field part"),
     ("folder", 3, "folder of Whole must be a path, not an int"),

@@ -109,6 +109,7 @@ STABLE = (
     "ProviderRegistry",
     "ToolRegistry",
     "AgentCoreError",
+    "ArgumentError",
     "ConfigError",
     "ProviderError",
     "ToolError",

@@ -1,12 +1,11 @@
 """An agent, and how it runs without a bundle."""
 
 import re
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
-from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypeVar
 
 from agcore.agent.builder import AgentBuilder
@@ -19,6 +18,7 @@ from agcore.agent.spec import (
     RunSettings,
     TurnArgs,
     Usable,
+    check_tools,
     read_tools,
 )
 from agcore.agent.streams import AgentStream
@@ -32,6 +32,7 @@ from agcore.llm import (
     StreamEvent,
 )
 from agcore.llm.calls import CallerRun, adapter_of
+from agcore.llm.types import MODEL_SETTINGS, ModelSettings
 from agcore.memory import ConversationMemory
 from agcore.tools import (
     BaseTool,
@@ -46,12 +47,15 @@ from agcore.tools.error import ToolExecutionError
 from agent_core.aio.loops import SharedLoop, require_no_loop
 from agent_core.api.arguments import checks_arguments
 from agent_core.api.handles import RunResult
-from agent_core.config.models import NamedModel
+from agent_core.callbacks import check_callback
+from agent_core.config.model_names import model_fields
+from agent_core.config.models import named_model
+from agent_core.errors import ArgumentError
 from agent_core.keywords import lists_keywords
 from agent_core.loop.option_checks import hint_at_option
-from agent_core.loop.options import Agent as EngineAgent
+from agent_core.loop.options import Agent as EngineAgent, asked_options
 from agent_core.providers.base import ProviderAdapter
-from agent_core.text import kind_of
+from agent_core.text import kind_of, with_article
 from agent_core.tools.base import Concurrency
 from agent_core.tools.registry import check_own_name
 from agent_core.types import OutputT
@@ -134,7 +138,8 @@ class Agent(AgentSpec[DepsT, OutputT]):
         settings: default options of every turn, on top of `config`.
 
     Raises:
-        AgentError: `Config`; the class defines as a property what is passed here.
+        AgentError: `Config`; an argument cannot be used (`details["option"]` names it), or the
+            class defines as a property what is passed here.
     """
 
     model: Model | None = None
@@ -196,6 +201,8 @@ class Agent(AgentSpec[DepsT, OutputT]):
             hint = hint_at_option(wrong, {*known, *_PARTS})
             raise TypeError(f"Agent() got an unexpected keyword argument {wrong!r}{hint}")
         given |= {"name": name, "settings": settings or None}
+        with raise_as_agent_error():
+            _check_parts(instructions, given)
         if callable(instructions):
             given["written_instructions"] = instructions
         elif given["system_prompt"] is None:
@@ -476,6 +483,61 @@ class Agent(AgentSpec[DepsT, OutputT]):
         return session, cast("TurnArgs[DepsT]", given)
 
 
+_CLASSES: Mapping[str, type] = {
+    "name": str,
+    "system_prompt": str,
+    "hooks": HookExecutor,
+    "permissions": PermissionConfig,
+    "config": AgentConfig,
+}
+
+
+def _check_parts(instructions: object, given: Mapping[str, Any]) -> None:
+    """Check the arguments of an agent.
+
+    Raises:
+        ArgumentError: one cannot be used.
+        AgentError: `Config`; a tool or the model cannot be used.
+    """
+    for name, kind in _CLASSES.items():
+        value = given[name]
+        if value is not None and not isinstance(value, kind):
+            words = "a text" if kind is str else with_article(kind.__name__)
+            raise ArgumentError(f"{name} must be {words}, not {kind_of(value)}", name)
+    if callable(instructions):
+        check_callback("instructions", instructions, "context")
+    elif not isinstance(instructions, str | None):
+        message = f"instructions must be a text or a function, not {kind_of(instructions)}"
+        raise ArgumentError(message, "instructions")
+    check_tools(given["tools"])
+    if (model := given["model"]) is not None:
+        _check_model(model)
+    settings: dict[str, Any] = given["settings"] or {}
+    own = {name: settings[name] for name in settings if name in MODEL_SETTINGS}
+    ModelSettings(**own)
+    if others := {name: settings[name] for name in settings if name not in own}:
+        asked_options(None, others)
+
+
+def _check_model(model: object) -> None:
+    """Check the form of a model.
+
+    Raises:
+        ArgumentError: it is no model.
+    """
+    if isinstance(model, str):
+        try:
+            model_fields(model)
+        except ValueError as error:
+            raise ArgumentError(f"model {error}", "model") from None
+    elif isinstance(model, type) or not (
+        isinstance(model, ModelConfig) or hasattr(model, "chat") or hasattr(model, "stream")
+    ):
+        what = f"the class {model.__name__}" if isinstance(model, type) else kind_of(model)
+        message = "model must be 'provider:name', a ModelConfig, an adapter or an LlmProvider, not"
+        raise ArgumentError(f"{message} {what}", "model")
+
+
 def _open_provider(model: Model) -> LlmProvider:
     """Return the provider for a model, created if necessary but not connected yet.
 
@@ -483,19 +545,13 @@ def _open_provider(model: Model) -> LlmProvider:
         AgentError: `Config`; the string names no model.
         LlmError: the configuration names no known provider, or does not suit it.
     """
+    with raise_as_agent_error():
+        _check_model(model)
     if isinstance(model, str):
-        try:
-            model = TypeAdapter[ModelConfig](NamedModel).validate_python(model)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise AgentConfigError(f"the model {reason}") from None
+        model = cast("ModelConfig", named_model(model))
     if isinstance(model, ModelConfig):
         return AdapterProvider.open(model)
     if hasattr(model, "chat"):
         return cast("LlmProvider", model)
-    if not hasattr(model, "stream"):
-        name = kind_of(model)
-        message = f"{name} is not a model; give provider:name, or an object that answers requests"
-        raise AgentConfigError(message)
     adapter = cast("ProviderAdapter", model)
     return AdapterProvider(adapter, type(adapter).__name__)

@@ -8,6 +8,7 @@ from agcore.agent.error import AgentConfigError
 from agcore.llm import CompactConfig, CycleConfig, HookExecutor, LlmProvider, SecretSource
 from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import ToolRegistry
+from agent_core.api.arguments import checks_arguments
 from agent_core.config.models import BudgetConfig
 from agent_core.types import Budget
 
@@ -15,6 +16,7 @@ BUILDER = object()
 """Passed only by `AgentBuilder`, which validates the parts before it builds a bundle."""
 
 
+@checks_arguments(constructor=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """Limits and settings of every session.

@@ -52,7 +52,7 @@ from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
 from agent_core.extensions import ExtensionContext
 from agent_core.keywords import lists_keywords
-from agent_core.loop.option_checks import hint_at_option
+from agent_core.loop.option_checks import checked_metadata, hint_at_option
 from agent_core.loop.options import RunOptions, with_instructions
 from agent_core.text import nearest, plural
 from agent_core.tools.deps import check_agents_deps
@@ -399,7 +399,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             with raise_as_agent_error():
                 check_agents_deps(self.agent.name, self.agent.deps_type, settings.get("deps"))
                 hooks, index = self.bundle.hook_executor, self._turn_index
-                about = self._with_agents(settings).get("metadata", {})
+                about = checked_metadata(self._with_agents(settings).get("metadata", {}))
                 start = self._hook_context(HookEvent.ON_TURN_START, about)
                 verdict = await hooks.execute(start)
                 if verdict.blocked:

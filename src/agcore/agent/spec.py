@@ -1,6 +1,6 @@
 """The parts of an agent that a session needs."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Generic, cast
@@ -11,9 +11,11 @@ from agcore.agent.error import AgentConfigError, raise_as_agent_error
 from agcore.agent.runtime import RuntimeBundle
 from agcore.declarations import read_as_attributes
 from agcore.llm import AgentSettings, TurnSettings
-from agcore.tools import AnyTool, Toolset, make_tool
-from agent_core.text import kind_of, with_article
+from agcore.tools import AnyTool, BaseTool, Tool, Toolset, make_tool
+from agent_core.errors import ArgumentError
+from agent_core.text import kind_of, not_a_list, with_article
 from agent_core.tools.registry import Handler
+from agent_core.tools.toolsets import TOOLS_ARE
 from agent_core.types import OutputT, ToolDefinition
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ Usable = (
 )
 """A name or a definition of a known tool, a tool, a toolset, a function to make a tool of, or a
 definition with its handler."""
+
+
+_USABLE = (str, BaseTool, Tool, Toolset, ToolDefinition, tuple)
 
 
 class RunSettings(AgentSettings, total=False):
@@ -149,16 +154,34 @@ class GivenTools:
     toolsets: list[Toolset] = field(default_factory=list[Toolset])
 
 
+def check_tools(given: object) -> None:
+    """Check that tools are a list of what may be a tool, without making tools of functions.
+
+    Raises:
+        AgentError: `Config`; the message shows what is accepted.
+    """
+    if given is None:
+        return
+    with raise_as_agent_error():
+        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            raise ArgumentError(not_a_list("tools", cast("object", given)), "tools")
+        if not isinstance(given, Collection):
+            return
+        for at, each in enumerate(cast("Collection[object]", given)):
+            if not isinstance(each, _USABLE) and not callable(each):
+                message = f"tools[{at}] is {kind_of(each)}; {TOOLS_ARE}"
+                if hasattr(type(each), "as_tool"):
+                    message += "; an agent's as_tool() is one"
+                raise ArgumentError(message, "tools")
+
+
 def read_tools(given: Iterable[Usable] | None) -> GivenTools:
     """Return tools by kind.
 
     Raises:
         AgentError: `Config`; a function cannot be a tool, or `given` is one tool instead of a list.
     """
-    if isinstance(given, str):
-        raise AgentConfigError(f"`tools` is a list; write [{given!r}]")
-    if given is not None and not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
-        raise AgentConfigError(f"`tools` is a list, not {kind_of(given)}")
+    check_tools(given)
     found = GivenTools()
     for each in given or ():
         match each:

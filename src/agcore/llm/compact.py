@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from agcore.llm.error import ContextLengthError
+from agent_core.api.arguments import checks_arguments
 from agent_core.assets import load_asset
 from agent_core.compact.compactor import HistoryCompactor, Limits, Summarise, sample_words
 from agent_core.compact.cut import choose_cut, visible_tokens
@@ -37,6 +38,7 @@ _LEAST_PIECE = 400
 _NOTE_TOKENS = 24
 
 
+@checks_arguments(constructor=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactConfig:
     """Limits for shortening a conversation, and how much of it stays unchanged.

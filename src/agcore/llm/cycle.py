@@ -34,10 +34,11 @@ from agcore.llm.types import (
 )
 from agent_core.aio import TaskStream, finish_uncancelled, stop_if_cancelled
 from agent_core.aio.loops import running_loop
+from agent_core.api.arguments import checks_arguments
 from agent_core.assets import load_asset
 from agent_core.budgets.meter import Budgets, CallBudget, Meter
 from agent_core.config.models import BudgetConfig, RetryConfig
-from agent_core.errors import ErrorCode, validation_error
+from agent_core.errors import ArgumentError, ErrorCode
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import Outcome, RunLimits, StandaloneRun, build_run
 from agent_core.loop.option_checks import malformed_option
@@ -77,6 +78,7 @@ from agent_core.types.content import text_in
 _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
 
 
+@checks_arguments(constructor=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleConfig(ModelSettings):
     """Settings of a cycle; `ModelSettings` has the ones for its requests.
@@ -147,6 +149,7 @@ class _Submission:
     start: int
 
 
+@checks_arguments(but=("submit", "submit_with_tools", "submit_stream"), constructor=True)
 class LlmCycle:
     """A conversation with one model. One submission at a time.
 
@@ -158,6 +161,9 @@ class LlmCycle:
         provider: the model.
         config: settings of every request.
         caller: the run whose tool call this conversation answers: its budget pays, too.
+
+    Raises:
+        ArgumentError: an argument has a wrong type.
     """
 
     def __init__(
@@ -167,6 +173,10 @@ class LlmCycle:
         *,
         caller: CallerRun | None = None,
     ) -> None:
+        if isinstance(provider, type) or not callable(getattr(provider, "chat", None)):
+            what = f"the class {provider.__name__}" if isinstance(provider, type) else ""
+            message = "provider must be an object with the methods chat and stream, not"
+            raise ArgumentError(f"{message} {what or kind_of(provider)}", "provider")
         self._config = config or CycleConfig()
         self._system = ""
         self._added: list[ChatMessage] = []
@@ -355,6 +365,7 @@ class LlmCycle:
             LlmError: `ContextLength`; the system prompt and the tools leave no room for anything.
             AgentCoreError: `validation_error`; an option or a tool does not fit.
         """
+        _check_tools(tools)
         self._learn()
         self._added = []
         given: dict[str, Any] = {**settings}
@@ -571,6 +582,23 @@ class LlmCycle:
         return (await self._calls.ask(messages, settings=plain)).text
 
 
+def _check_tools(tools: object) -> None:
+    """Check the tools of a submission.
+
+    Raises:
+        ArgumentError: they are neither definitions nor something that can run tools.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, str):
+        if isinstance(tools, type) or not callable(getattr(tools, "for_run", None)):
+            message = "tools must be a list of ToolDefinition or a ToolRegistry, not"
+            raise ArgumentError(f"{message} {kind_of(tools)}", "tools")
+        return
+    for at, each in enumerate(cast("Sequence[object]", tools)):
+        if not isinstance(each, ToolDefinition):
+            message = f"tools[{at}] must be a ToolDefinition, not {kind_of(each)}; a ToolRegistry"
+            raise ArgumentError(f"{message} holds tools that the cycle calls itself", "tools")
+
+
 def _contributed(options: RunOptions[Any], offered: Iterable[ToolDefinition]) -> list[Tool]:
     """Return the tools that extensions contribute.
 
@@ -607,5 +635,5 @@ def _prompt_blocks(prompt: object) -> Sequence[TextBlock | ImageBlock]:
             message = f"{reason} {kind_of(block)}"
             if isinstance(block, Mapping):
                 message += "; earlier messages are given as history=[…]"
-            raise validation_error(message)
+            raise ArgumentError(message, "message")
     return cast("list[TextBlock | ImageBlock]", blocks)

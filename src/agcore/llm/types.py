@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from agent_core.errors import ArgumentError
-from agent_core.text import kind_of
+from agent_core.api.arguments import checks_arguments
 from agent_core.types import (
     NO_USAGE,
     Budget,
@@ -141,6 +140,7 @@ class FinishReason(StrEnum):
                 return cls.STOP
 
 
+@checks_arguments(constructor=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """The settings of a request, and of all requests of a cycle.
@@ -150,6 +150,9 @@ class ModelSettings:
         tool_choice: `auto`, `none`, `required`, or the name of one tool.
         stop: texts at which a reply ends.
         provider_options: keyed by provider, as in `agent_core`.
+
+    Raises:
+        ArgumentError: a setting has a wrong type.
     """
 
     model: str | None = None
@@ -161,31 +164,16 @@ class ModelSettings:
     stop: Sequence[str] = ()
     provider_options: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def __post_init__(self) -> None:
-        for name, kinds, words in _KINDS:
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
-                raise ArgumentError(f"{name} is {words}, not {kind_of(value)}", name)
-
     def by_name(self) -> dict[str, Any]:
         """Return the settings by their names."""
         return {name: getattr(self, name) for name in MODEL_SETTINGS}
 
 
-_KINDS: Sequence[tuple[str, type | tuple[type, ...], str]] = (
-    ("model", str, "the name of a model"),
-    ("temperature", (int, float), "a number"),
-    ("seed", int, "an integer"),
-    ("reasoning", str, "none, low, medium or high"),
-    ("max_output_tokens", int, "an integer"),
-    ("tool_choice", str, "auto, none, required or the name of a tool"),
-    ("provider_options", Mapping, "a dict"),
-)
-
 MODEL_SETTINGS: Sequence[str] = tuple(ModelSettings.__dataclass_fields__)
 """Names of the settings, which the engine's requests use, too."""
 
 
+@checks_arguments(constructor=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest(ModelSettings):
     """Everything a provider needs for one reply, beside the settings of `ModelSettings`.

@@ -31,6 +31,7 @@ class MemoryStrategy(StrEnum):
     FULL = "full"
 
 
+@checks_arguments(constructor=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationMemoryConfig:
     """The messages that `get_history` returns.

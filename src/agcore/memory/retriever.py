@@ -27,6 +27,7 @@ _AT_ONCE = 100
 _MOST_CHARS = 8000
 
 
+@checks_arguments(constructor=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieverConfig:
     """Limits of search results.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from agcore.tools.error import ToolPermissionError
+from agent_core.api.arguments import checks_arguments
 from agent_core.callbacks import check_callback
 from agent_core.config.models import PermissionsConfig
 from agent_core.config.paths import resolve_home
@@ -57,13 +58,13 @@ class PermissionConfig:
             if names is None and name == "allowed":
                 continue
             if isinstance(names, str) or not isinstance(names, Collection):
-                raise ArgumentError(f"{name} is a set of names, not {kind_of(names)}", name)
+                raise ArgumentError(f"{name} must be a set of names, not {kind_of(names)}", name)
             for each in cast("Collection[object]", names):
                 if not isinstance(each, str):
-                    raise ArgumentError(f"{name} holds {kind_of(each)}, no name", name)
+                    raise ArgumentError(f"{name} must hold names, not {kind_of(each)}", name)
             object.__setattr__(self, name, frozenset(cast("Collection[str]", names)))
         if not isinstance(self.rules, PermissionsConfig):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
-            reason = f"rules is a PermissionsConfig, not {kind_of(self.rules)}"
+            reason = f"rules must be a PermissionsConfig, not {kind_of(self.rules)}"
             raise ArgumentError(reason, "rules")
         check_callback("ask", self.ask, "request")
 
@@ -75,12 +76,18 @@ class PermissionConfig:
     @classmethod
     def white_list(cls, names: Iterable[str]) -> "PermissionConfig":
         """Allow only these tools."""
-        return cls(allowed=frozenset(names))
+        return cls(allowed=_as_set(names))
 
     @classmethod
     def black_list(cls, names: Iterable[str]) -> "PermissionConfig":
         """Allow every tool but these."""
-        return cls(denied=frozenset(names))
+        return cls(denied=_as_set(names))
+
+
+def _as_set(names: Iterable[str]) -> frozenset[str]:
+    """Return names as a set; something else as it is, for the check of the fields."""
+    is_list = isinstance(names, Iterable) and not isinstance(names, str)  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+    return frozenset(names) if is_list else cast("frozenset[str]", names)
 
 
 @cache
@@ -89,8 +96,17 @@ def _allow_all() -> PermissionConfig:
     return PermissionConfig()
 
 
+@checks_arguments(constructor=True)
 class PermissionChecker(PermissionGate):
-    """The engine's guard with the rules of a `PermissionConfig`."""
+    """The engine's guard with the rules of a `PermissionConfig`.
+
+    Args:
+        config: the rules; without them every tool is allowed.
+        secrets: keeps secrets out of the user's questions.
+
+    Raises:
+        ArgumentError: an argument has a wrong type.
+    """
 
     def __init__(
         self, config: PermissionConfig | None = None, secrets: Redactor | None = None

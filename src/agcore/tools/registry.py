@@ -13,19 +13,13 @@ from typing import Any, Self, cast
 
 from agcore.declarations import read_as_attributes
 from agcore.llm import RunTools
-from agcore.tools.error import (
-    InvalidArgumentsError,
-    ToolError,
-    ToolExecutionError,
-    tool_error_from,
-)
+from agcore.tools.error import InvalidArgumentsError, ToolError, ToolExecutionError, tool_error_from
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
 from agent_core.api.arguments import checks_arguments
 from agent_core.errors import (
     ArgumentError,
     ConfigError,
-    ErrorCode,
     PermissionDeniedError,
     ToolError as CoreToolError,
 )
@@ -131,7 +125,7 @@ def make_tool(given: object) -> AnyTool:
             return given
         case type() if issubclass(given, BaseTool):
             message = f"{given.__name__} is a class; give a tool, {given.__name__}()"
-            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+            raise ArgumentError(message, "tools")
         case (ToolDefinition() as definition, handler) if callable(handler):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
             return tool_from(definition, cast("Handler", handler))
         case _ if callable(given):
@@ -140,7 +134,7 @@ def make_tool(given: object) -> AnyTool:
             message = f"{kind_of(given)} is not a tool; give a function, a tool or a name"
             if hasattr(type(given), "as_tool"):
                 message += "; an agent's as_tool() is one"
-            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+            raise ArgumentError(message, "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +205,7 @@ class ToolRegistry:
         self._timeout_s = _checked_timeout(timeout_s)
         self._result_limit = result_limit_bytes
         if not session_id.strip():
-            raise ConfigError(ErrorCode.VALIDATION_ERROR, "the session id is empty; leave it out")
+            raise ArgumentError("the session id is empty; leave it out", "session_id")
         self._session_id = session_id
         self._results = ResultLimiter(None, limit_bytes=result_limit_bytes)
         for tool in tools:
@@ -474,7 +468,7 @@ def _checked_timeout(timeout_s: float) -> float:
     if timeout_s > 0:
         return timeout_s
     message = f"timeout_s is {timeout_s:g}; give seconds above 0, or leave it out for the default"
-    raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+    raise ArgumentError(message, "timeout_s")
 
 
 def _value(result: ToolResult) -> Any:

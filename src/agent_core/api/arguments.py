@@ -8,12 +8,12 @@ from enum import Enum
 from functools import wraps
 from pathlib import Path
 from types import FunctionType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, is_typeddict
 
 from msgspec import Struct
 
-from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import kind_of, with_article
+from agent_core.errors import ArgumentError
+from agent_core.text import kind_of, not_a_list, with_article
 
 Owner = TypeVar("Owner", bound=type)
 
@@ -39,7 +39,7 @@ def checks_arguments(
 ) -> Callable[[Owner], Owner]:
     """Return a class decorator with which public methods check the types of their arguments.
 
-    A wrong type raises `validation_error` with the name of the argument, before the method begins.
+    A wrong type raises `ArgumentError` with the name of the argument, before the method begins.
     Annotations that are no classes, such as protocols and texts, are not checked.
 
     Args:
@@ -63,7 +63,7 @@ class _Expected(Struct, frozen=True):
     Attributes:
         kinds: the classes.
         items: class of the items of a list; None: any.
-        choices: the only values; empty: any.
+        choices: the only values beside those of the classes; empty: any.
     """
 
     kinds: tuple[type, ...]
@@ -73,7 +73,10 @@ class _Expected(Struct, frozen=True):
     def accepts(self, value: object) -> bool:
         """Return whether a value may be the argument."""
         if self.choices:
-            return any(value == each and type(value) is type(each) for each in self.choices)
+            has_type = isinstance(value, str) or type(value) in map(type, self.choices)
+            return (value is None and NoneType in self.kinds) or (
+                has_type and value in self.choices
+            )
         if isinstance(value, bool):
             return bool in self.kinds
         if isinstance(value, str | bytes):
@@ -84,7 +87,7 @@ class _Expected(Struct, frozen=True):
             return True
         if not isinstance(value, self.kinds):
             return False
-        if self.items is None or value is None or isinstance(value, Mapping):
+        if self.items is None or not isinstance(value, Collection) or isinstance(value, Mapping):
             return True
         return all(isinstance(each, self.items) for each in cast("Collection[object]", value))
 
@@ -92,7 +95,8 @@ class _Expected(Struct, frozen=True):
     def words(self) -> str:
         """The types, for people: `a text, a path or None`."""
         if self.choices:
-            return ", ".join(map(repr, self.choices))
+            shown = [*map(repr, self.choices), *(["None"] if NoneType in self.kinds else [])]
+            return " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
         names = [_WORDS.get(each) or with_article(each.__name__) for each in self.kinds]
         if self.items is not None:
             names = [
@@ -101,6 +105,9 @@ class _Expected(Struct, frozen=True):
         *most, last = dict.fromkeys(names)
         return f"{', '.join(most)} or {last}" if most else last
 
+
+_ITEMS = frozenset({str})
+"""Classes of items that are checked, beside those of this project."""
 
 _Signature = tuple[Sequence[str], Mapping[str, _Expected]]
 """The names of the arguments that may be given by position, and the types of all that have any."""
@@ -153,17 +160,23 @@ def _read(annotation: Any) -> _Expected | None:
     if origin is Literal:
         return _Expected((), choices=get_args(annotation))
     parts = get_args(annotation) if origin in {Union, UnionType} else (annotation,)
+    if {get_origin(each) for each in parts if each is not NoneType} == {Literal}:
+        words = [word for each in parts if each is not NoneType for word in get_args(each)]
+        return _Expected((NoneType,) if NoneType in parts else (), choices=tuple(words))
     kinds, items = list[type](), None
     for part in parts:
         inner = get_origin(part)
         if inner is Literal:
             kinds += [type(each) for each in get_args(part)]
-        elif inner in {Sequence, Collection}:
+        elif inner is dict:
+            kinds.append(Mapping)
+        elif inner in {Sequence, Collection, Iterable}:
             kinds.append(inner)
-            items = str if get_args(part) == (str,) else None
-        elif inner in {Iterable, Mapping, Callable}:
+            (item,) = get_args(part)
+            items = item if item in _ITEMS or _is_own_class(item) else None
+        elif inner in {Mapping, Callable}:
             kinds.append(inner)
-        elif getattr(part, "_is_protocol", False):
+        elif getattr(part, "_is_protocol", False) or is_typeddict(part):
             return None
         elif isinstance(part, type) and inner is None and part not in {Any, object}:
             kinds += [part, str] if issubclass(part, Enum) and issubclass(part, str) else [part]
@@ -172,17 +185,31 @@ def _read(annotation: Any) -> _Expected | None:
     return _Expected(tuple(dict.fromkeys(kinds)), items)
 
 
-def not_a_flag(name: str, value: object) -> AgentCoreError:
+def _is_own_class(kind: Any) -> bool:
+    """Return whether something is a class of this project whose instances can be told by it."""
+    is_class = isinstance(kind, type) and get_origin(kind) is None
+    return (
+        is_class
+        and kind.__module__.startswith(("agcore.", "agent_core."))
+        and not getattr(kind, "_is_protocol", False)
+        and not issubclass(kind, Enum)
+    )
+
+
+def not_a_flag(name: str, value: object) -> ArgumentError:
     """Return the error for an argument that is True or False, and got something else."""
     return _wrong_type(name, _Expected((bool,)), value)
 
 
-def _wrong_type(name: str, expected: _Expected, value: object) -> AgentCoreError:
+def _wrong_type(name: str, expected: _Expected, value: object) -> ArgumentError:
     given = repr(value) if expected.choices and isinstance(value, str) else kind_of(value)
     is_list = isinstance(value, expected.kinds) and not isinstance(value, str | bytes | bool)
     if expected.items is not None and is_list:
-        items = cast("Collection[object]", value)
-        wrong = next(each for each in items if not isinstance(each, expected.items))
-        given = f"one that holds {kind_of(wrong)}"
-    message = f"{name} is {expected.words}, not {given}"
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details={"option": name})
+        items = enumerate(cast("Collection[object]", value))
+        at, wrong = next(each for each in items if not isinstance(each[1], expected.items))
+        words = _WORDS.get(expected.items) or with_article(expected.items.__name__)
+        return ArgumentError(f"{name}[{at}] must be {words}, not {kind_of(wrong)}", name)
+    message = f"{name} must be {expected.words}, not {given}"
+    if expected.words.startswith("a list") and " or " not in expected.words:
+        message = not_a_list(name, value)
+    return ArgumentError(message, name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from agent_core.api.arguments import checks_arguments
 from agent_core.api.home import RuntimeMethods
-from agent_core.errors import validation_error
+from agent_core.errors import ArgumentError
 from agent_core.runtime.options import project_folder
 
 if TYPE_CHECKING:
@@ -147,9 +147,9 @@ class CleanupMethods(RuntimeMethods):
             return await retention.delete_these(list(dict.fromkeys(session_ids)), dry_run=dry_run)
         if older_than is None or session_ids is not None:
             message = "delete_sessions takes older_than, or session_ids alone"
-            raise validation_error(message)
+            raise ArgumentError(message, "older_than")
         if keep_last < 0:
-            raise validation_error("keep_last is negative")
+            raise ArgumentError("keep_last is negative", "keep_last")
         folder = await asyncio.to_thread(project_folder, project)
         before = read_age(older_than)
         return await retention.delete_unused(

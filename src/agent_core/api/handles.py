@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, 
 
 from agent_core.aio import TaskStream, finish_uncancelled
 from agent_core.api.arguments import checks_arguments, not_a_flag
-from agent_core.errors import AgentCoreError, ErrorCode, validation_error
+from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode
 from agent_core.text import kind_of
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -528,7 +528,7 @@ class RunHandle(Generic[OutputT]):
         """
         self._runs.home.require()
         if not message_id.strip():
-            raise validation_error("the message id is empty; is a variable not set?")
+            raise ArgumentError("message_id is empty; is a variable not set?", "message_id")
         return await self._runs.take_back(self.run_id, message_id)
 
     async def cancel(self, *, after_turn: bool = False) -> CancelResult:
@@ -621,9 +621,9 @@ async def answer_question(
         chosen = Decision(decision)
     except ValueError:
         message = f"there is no decision {decision!r}; there are: {', '.join(Decision)}"
-        raise validation_error(message) from None
+        raise ArgumentError(message, "decision") from None
     if not isinstance(reason, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        raise malformed_option("reason", f"is a text, not {kind_of(reason)}")
+        raise malformed_option("reason", f"must be a text, not {kind_of(reason)}")
     fields = {name: value for name, value in handed.items() if value is not None and value != ()}
     given = asked_options(None, fields) if fields else NO_OPTIONS
     if isinstance(given.budget, Budget):
@@ -656,18 +656,19 @@ def user_draft(message: object) -> Draft:
         case UserMessage():
             content, metadata = message.content, message.metadata
         case _:
-            reason = f"a message is a str or a UserMessage, not {kind_of(message)}"
+            reason = f"message must be a text or a UserMessage, not {kind_of(message)}"
             if isinstance(message, list):
                 reason += "; earlier messages are given as history=[…]"
-            raise validation_error(reason)
+            raise ArgumentError(reason, "message")
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
     says_something = False
     for block in blocks:
         if isinstance(block, _NOT_A_USERS):
-            raise validation_error(f"a user does not say a {block.type}; only models and tools do")
+            reason = f"a user does not say a {block.type}; only models and tools do"
+            raise ArgumentError(reason, "message")
         says_something |= not isinstance(block, TextBlock) or bool(block.text.strip())
     if not says_something:
-        raise validation_error("the message is empty; say what to do")
+        raise ArgumentError("the message is empty; say what to do", "message")
     return Draft(Role.USER, blocks, metadata=metadata)
 
 

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from agent_core.api.arguments import checks_arguments
 from agent_core.api.home import RuntimeMethods, require_text
-from agent_core.errors import validation_error
+from agent_core.errors import ArgumentError
 from agent_core.runtime.options import checked_session_id, project_folder
 from agent_core.text import kind_of
-from agent_core.types import (
-    Node,
-    RunRecord,
-    SessionRecord,
-    new_id,
-)
+from agent_core.types import Node, RunRecord, SessionRecord, new_id
 
 if TYPE_CHECKING:
     from agent_core.types import (
@@ -64,7 +59,7 @@ class HistoryMethods(RuntimeMethods):
             StorageError: `validation_error`: there is a session with this id.
         """
         if not isinstance(title, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-            raise validation_error(f"title is a text, not {kind_of(title)}")
+            raise ArgumentError(f"title must be a text, not {kind_of(title)}", "title")
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         conversations = (await self._changeable()).sessions.conversations
         return await conversations.import_session(source, session_id=chosen, title=title)
@@ -160,10 +155,10 @@ class HistoryMethods(RuntimeMethods):
         from agent_core.types import CostUnit  # noqa: PLC0415 - for few programs
 
         if by not in get_args(CostUnit):
-            raise validation_error(f"by is one of {', '.join(get_args(CostUnit))}, not {by!r}")
+            message = f"by must be one of {', '.join(get_args(CostUnit))}, not {by!r}"
+            raise ArgumentError(message, "by")
         if since is not None and since.tzinfo is None:
-            message = "since needs a time zone, as in datetime.now(UTC)"
-            raise validation_error(message)
+            raise ArgumentError("since needs a time zone, as in datetime.now(UTC)", "since")
         store = (await self._reading(tenant)).store
         folder = await asyncio.to_thread(project_folder, project)
         return await store.costs(by, since=since, project=folder, limit=limit)
@@ -461,9 +456,9 @@ class HistoryMethods(RuntimeMethods):
                 snapshot no longer exists.
             AgentCoreError: `validation_error`: a node has no snapshot.
         """
-        for what, given in (("id", node_or_snapshot_id), ("path", path)):
+        for name, given in (("node_or_snapshot_id", node_or_snapshot_id), ("path", path)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-                raise validation_error(f"the {what} is a text, not {kind_of(given)}")
+                raise ArgumentError(f"{name} must be a text, not {kind_of(given)}", name)
         require_text("path", path)
         return await (await self._reading(tenant)).sessions.forks.file_at(node_or_snapshot_id, path)
 

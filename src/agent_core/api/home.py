@@ -17,7 +17,7 @@ from agent_core.aio.loops import (
     running_loop,
     used_by_threads,
 )
-from agent_core.errors import AgentCoreError, validation_error
+from agent_core.errors import AgentCoreError, ArgumentError, validation_error
 from agent_core.loading import without_collection
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.text import kind_of
@@ -377,9 +377,8 @@ class RuntimeMethods:
         if tenant is None or tenant == bound:
             return services
         if bound is not None:
-            raise validation_error(
-                f"this runtime is bound to the tenant {bound!r}; leave tenant out"
-            )
+            message = f"this runtime is bound to the tenant {bound!r}; leave tenant out"
+            raise ArgumentError(message, "tenant")
         return services.of_tenant(tenant)
 
     async def _changeable(self, *, is_dry: bool = False) -> "Services":
@@ -400,9 +399,10 @@ def require_text(what: str, name: str | None) -> None:
     Raises:
         AgentCoreError: `validation_error`: it is no text, or empty.
     """
+    argument = what.replace(" ", "_")
     if name is None:
         return
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        raise validation_error(f"the {what} is a text, not {kind_of(name)}")
+        raise ArgumentError(f"the {what} must be a text, not {kind_of(name)}", argument)
     if not name.strip():
-        raise validation_error(f"the {what} is empty; is a variable not set?")
+        raise ArgumentError(f"the {what} is empty; is a variable not set?", argument)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agent_core.api.arguments import checks_arguments
-from agent_core.errors import AgentCoreError, validation_error
+from agent_core.errors import AgentCoreError, ArgumentError
 from agent_core.runtime.options import project_folder
 from agent_core.storage.costs import CostPlace
 from agent_core.tasks.model import SessionTask
@@ -199,7 +199,7 @@ class Pages:
         from agent_core.storage.spending import microseconds  # noqa: PLC0415
 
         if since is not None and since.tzinfo is None:
-            raise validation_error("since needs a time zone, as in datetime.now(UTC)")
+            raise ArgumentError("since needs a time zone, as in datetime.now(UTC)", "since")
         most, before = _checked(limit), _place(f"costs by {by}", cursor)
         services = await self._reading(tenant)
         folder = await asyncio.to_thread(project_folder, project)
@@ -349,7 +349,7 @@ def _place(name: str, cursor: str | None) -> CostPlace:
 
 def _checked(limit: int) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
-        raise validation_error(f"limit is a number from 1 to {MOST}")
+        raise ArgumentError(f"limit must be a number from 1 to {MOST}", "limit")
     return limit
 
 
@@ -357,10 +357,9 @@ def _status(status: RunStatus | str) -> RunStatus:
     try:
         return RunStatus(status)
     except ValueError:
-        raise validation_error(
-            f"there is no status {status!r}; there are: {', '.join(RunStatus)}"
-        ) from None
+        message = f"there is no status {status!r}; there are: {', '.join(RunStatus)}"
+        raise ArgumentError(message, "status") from None
 
 
 def _unknown_cursor() -> AgentCoreError:
-    return validation_error("the cursor is not the next_cursor of a page of this list")
+    return ArgumentError("the cursor is not the next_cursor of a page of this list", "cursor")

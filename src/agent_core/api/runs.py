@@ -16,7 +16,7 @@ from agent_core.api.handles import (
 )
 from agent_core.api.home import RuntimeMethods, require_text
 from agent_core.api.keywords import run_keywords
-from agent_core.errors import validation_error
+from agent_core.errors import ArgumentError
 from agent_core.keywords import lists_keywords
 from agent_core.runtime.options import checked_session_id
 from agent_core.types import (
@@ -463,7 +463,7 @@ class RunMethods(RuntimeMethods):
             given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             reason = f"metadata is stored as JSON, which cannot hold it: {error}"
-            raise validation_error(reason) from None
+            raise ArgumentError(reason, "metadata") from None
         wanted = {**given, **({} if user is None else {"user": user})}
         return await services.store.approvals(
             session_id=session_id, is_open=is_open, prefix=prefix, metadata=wanted, limit=limit
@@ -677,7 +677,7 @@ def _asked_placement(fields: dict[str, Any]) -> Placement:
 
 def _require_event_number(after: int) -> None:
     if not isinstance(after, int) or isinstance(after, bool) or after < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
-        raise validation_error(f"after is the run_seq of an event, not {after!r}")
+        raise ArgumentError(f"after must be the run_seq of an event, not {after!r}", "after")
 
 
 def _checked_mode(mode: Mode) -> RunMode:
@@ -688,4 +688,4 @@ def _checked_mode(mode: Mode) -> RunMode:
         message = f"there is no mode {mode!r}; there are: {known}"
         if mode in get_args(PermissionMode):
             message += f"; {mode} is a permission_mode"
-        raise validation_error(message) from None
+        raise ArgumentError(message, "mode") from None

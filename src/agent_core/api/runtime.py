@@ -13,16 +13,10 @@ from agent_core.api.cleanup import CleanupMethods
 from agent_core.api.history import HistoryMethods
 from agent_core.api.home import RuntimeHome
 from agent_core.api.runs import RunMethods
-from agent_core.errors import ConfigError, ErrorCode, validation_error
-from agent_core.runtime.options import RuntimeOptions, checked_session_id
+from agent_core.errors import ArgumentError, ConfigError, ErrorCode
+from agent_core.runtime.options import RuntimeOptions, checked_session_id, given_items
 from agent_core.text import kind_of
-from agent_core.types import (
-    AgentDefinition,
-    AgentSource,
-    ToolDefinition,
-    UserMessage,
-    new_id,
-)
+from agent_core.types import AgentDefinition, AgentSource, ToolDefinition, UserMessage, new_id
 from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
@@ -141,8 +135,8 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
             elicitation_callback=elicitation_callback,
             provider_registry=provider_registry,
             tool_registry=tool_registry,
-            toolsets=tuple(toolsets),
-            extensions=tuple(extensions),
+            toolsets=given_items("toolsets", toolsets),
+            extensions=given_items("extensions", extensions),
             debug=debug,
             default_snapshots=default_snapshots,
             telemetry=telemetry,
@@ -370,13 +364,13 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
         from agent_core.tools.base import Tool  # noqa: PLC0415 - loaded by now
 
         if not isinstance(definition, Tool | ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-            raise validation_error(
-                f"definition is a tool or its definition, not {kind_of(definition)}"
-            )
+            message = f"definition must be a tool or its definition, not {kind_of(definition)}"
+            raise ArgumentError(message, "definition")
         if not isinstance(definition, ToolDefinition):
             self._options.tools.register(definition)
         elif handler is None:
-            raise validation_error(f"the tool {definition.name} has a definition but no handler")
+            message = f"the tool {definition.name} has a definition but no handler"
+            raise ArgumentError(message, "handler")
         else:
             self._options.tools.register(definition, handler)
         if (opened := self._home.opened) is not None:
@@ -449,4 +443,4 @@ def _checked_memory(given: object) -> str | None:
     try:
         return checked_scope(given)
     except ValueError as error:
-        raise validation_error(f"memory {error}") from None
+        raise ArgumentError(f"memory {error}", "memory") from None

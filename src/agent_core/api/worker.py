@@ -22,7 +22,7 @@ from agent_core.config.stores import RunWorkerConfig
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, validation_error
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
-from agent_core.runtime.options import RuntimeOptions
+from agent_core.runtime.options import RuntimeOptions, given_items
 from agent_core.types.lanes import PROTOCOL
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class Worker:
             elicitation_callback=elicitation_callback,
             provider_registry=provider_registry,
             tool_registry=tool_registry,
-            toolsets=tuple(toolsets),
-            extensions=tuple(extensions),
+            toolsets=given_items("toolsets", toolsets),
+            extensions=given_items("extensions", extensions),
             definitions=list(definitions),
             debug=debug,
             default_snapshots=default_snapshots,

@@ -15,7 +15,7 @@ from io import BytesIO
 from typing import Any
 
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.errors import validation_error
+from agent_core.errors import ArgumentError
 from agent_core.text import shorten_name
 from agent_core.types import ImageBlock
 
@@ -119,7 +119,8 @@ async def sendable(block: ImageBlock, artifacts: ArtifactStore, *, max_bytes: in
         elif len(raw) > max_bytes:
             raise UnusableImageError(f"it has {len(raw)} bytes and is {_NONE_OF_THEM}")
     except UnusableImageError as error:
-        raise validation_error(f"an image of the message cannot be sent: {error}") from error
+        message = f"an image of the message cannot be sent: {error}"
+        raise ArgumentError(message, "message") from error
     return ImageBlock(mime_type=kind or block.mime_type, data=encode_base64(raw))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from agent_core.aio import finish_uncancelled
 from agent_core.artifacts import files
 from agent_core.disk.unfinished import Note, Notes
-from agent_core.errors import ErrorCode, StorageError, validation_error
+from agent_core.errors import ArgumentError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
 from agent_core.text import shown_id
 from agent_core.types import (
@@ -213,9 +213,10 @@ class ArtifactStore:
         from agent_core.types import CleanupFailure, CleanupResult  # noqa: PLC0415 - few runs need it
 
         if older_than is not None and older_than.utcoffset() is None:
-            raise validation_error("older_than needs a time zone, as in datetime.now(UTC)")
+            message = "older_than needs a time zone, as in datetime.now(UTC)"
+            raise ArgumentError(message, "older_than")
         if max_bytes is not None and max_bytes < 0:
-            raise validation_error("max_bytes is negative")
+            raise ArgumentError("max_bytes is negative", "max_bytes")
         if session_id is not None and await self._rows.session(session_id) is None:
             message = f"there is no session {shown_id(session_id)}"
             raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)

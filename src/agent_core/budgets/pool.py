@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, cast
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from agent_core.errors import validation_error
+from agent_core.errors import ArgumentError
 from agent_core.keywords import lists_keywords
 from agent_core.storage.budgets import UnstoredBudgets, reserve, settle, uses
 from agent_core.types import (
@@ -76,7 +76,7 @@ class BudgetPool(SharedBudget):
         own = _checked("a share", limits)
         if not limits_of(own):
             message = "a share limits something: give it usd, total_tokens, requests or others"
-            raise validation_error(message)
+            raise ArgumentError(message, "usd")
         return PoolShare(self, own)
 
     def limited_to(self, own: Budget) -> "PoolShare":
@@ -157,7 +157,7 @@ class PoolLedger:
         self._scope = BudgetScope(kind="pool", scope_id=new_id("pool"), limits=limits_of(limits))
         if not self._scope.limits:
             message = "a BudgetPool limits something: give it usd, total_tokens, requests or others"
-            raise validation_error(message)
+            raise ArgumentError(message, "usd")
         self._rows = UnstoredBudgets()
         self._lock = threading.Lock()
         self._began: float | None = None

@@ -11,7 +11,6 @@ from agent_core.cli.options import Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.sheet import write_output
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
@@ -21,6 +20,7 @@ from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.text import Clean, visible
 from agent_core.text.folding import fold
 from agent_core.text.json_text import JsonObject
+from agent_core.types.lanes import check_tenant
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _MOST_NAMED = 10

@@ -14,12 +14,12 @@ from agent_core.cli.options import Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.databases import find_database_url, url_secrets
-from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.redaction import Redactor
 from agent_core.runtime.copying import CopiedSession, SessionCopies, StoreAddress, migrate_store
 from agent_core.text import Clean, visible
+from agent_core.types.lanes import check_tenant
 
 
 def manage_store(options: Options) -> int:

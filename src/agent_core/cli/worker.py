@@ -26,17 +26,17 @@ def run_worker(options: Options) -> int:
     except ConfigError:  # the worker reports the fault
         redactor = build_terminal_redactor(os.environ)
     show_warnings(partial(terminal.line, style=Style.DIM), redactor, progress_of=_PROGRESS)
-    worker = Worker(
-        default_snapshots="turn",
-        tenant=options.tenant,
-        concurrency=options.concurrency,
-        places=options.places,
-        queues=options.queues,
-        drain_seconds=options.drain_seconds,
-        metrics_port=options.metrics_port,
-        metrics_address=options.metrics_address,
-    )
     try:
+        worker = Worker(
+            default_snapshots="turn",
+            tenant=options.tenant,
+            concurrency=options.concurrency,
+            places=options.places,
+            queues=options.queues,
+            drain_seconds=options.drain_seconds,
+            metrics_port=options.metrics_port,
+            metrics_address=options.metrics_address,
+        )
         return COMPLETED if asyncio.run(_run_until_signal(worker, terminal)) else FAILED
     except (AgentCoreError, OSError) as error:
         terminal.line(f"error: {shown_error(redactor.text(str(error)))}", Style.BAD)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agent_core.config.addresses import POSTGRES_SECRET, parameter_spellings, password_spellings
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.errors import ArgumentError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from agent_core.config.paths import Setup
@@ -42,20 +42,27 @@ def find_database_url(setup: "Setup", environ: Mapping[str, str]) -> str | None:
     return url
 
 
-def check_database_url(url: str, place: str) -> None:
+def check_database_url(url: str, place: str, *, is_argument: bool = False) -> None:
     """Check that a value is the address of a Postgres database.
 
+    Args:
+        url: the value.
+        place: where it comes from, for the message.
+        is_argument: a program passed it, as the argument `place`.
+
     Raises:
-        ConfigError: it is not; the message names the place.
+        ConfigError: it is not; the message names the place. An argument is an `ArgumentError`.
     """
     is_text = isinstance(url, str)  # pyright: ignore[reportUnnecessaryIsInstance] - from a program
     if not (is_text and re.fullmatch(_URL, url) and re.fullmatch(_HOSTS, url)):
-        raise ConfigError(
-            ErrorCode.CONFIG_ERROR,
+        message = (
             f"{place} is not the address of a Postgres database: it must be"
             " postgresql://user:password@host:port/database, with a number as port (default:"
-            " 5432), and with characters of the password other than letters and digits as %XX",
+            " 5432), and with characters of the password other than letters and digits as %XX"
         )
+        if is_argument:
+            raise ArgumentError(message, place)
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
 
 def database_secrets(variable: str | None, environ: Mapping[str, str]) -> dict[str, str]:

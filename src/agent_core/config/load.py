@@ -4,7 +4,6 @@ Also resolves the model of a run: the base model, then the profiles of its purpo
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import ValidationError
 
 from agent_core.config.addresses import HTTP_SECRET, parameter_spellings, password_spellings
-from agent_core.config.databases import check_database_url, database_secrets
+from agent_core.config.databases import database_secrets
 from agent_core.config.model_names import model_fields
 from agent_core.config.models import (
     Config,
@@ -38,7 +37,6 @@ from agent_core.config.section import Section
 from agent_core.config.services import public_service
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.text import kind_of, nearest
-from agent_core.types.lanes import NAME_PATTERN
 from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
 
 CONFIG_NAME = "config.toml"
@@ -102,12 +100,6 @@ def read_setup(
     project = resolve_project(project_dir)
     file = expand_home(config_path).absolute() if config_path else home / CONFIG_NAME
     is_in_code = config is not None or model is not None
-    if is_in_code and config_path:
-        message = "config_path names a file, and config or model say that none is read; give one"
-        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
-    if session_db_path and not persist:
-        message = "session_db_path names a file, and persist=False says that none is kept; give one"
-        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
     if is_in_code:
         place, chosen = _IN_CODE, build_config(config, model)
     else:
@@ -117,7 +109,7 @@ def read_setup(
         chosen, database_url, session_db_path=session_db_path, tenant=tenant, persist=persist
     )
     has_settings = not is_in_code or home_dir is not None
-    memory_scope = _checked_scope(memory) or (MEMORY_SHARED if has_settings else MEMORY_OFF)
+    memory_scope = checked_scope(memory) or (MEMORY_SHARED if has_settings else MEMORY_OFF)
     if not persist:
         disabled = chosen.memory.model_copy(update={"enabled": False})
         chosen = chosen.model_copy(update={"memory": disabled})
@@ -174,7 +166,6 @@ def _check_store(
     message, url_from = "", config.store.url_env and "store.url_env"
     if database_url is not None:
         url_from = "database_url"
-        check_database_url(database_url, url_from)
     if url_from is None:
         if tenant is not None:
             message = (
@@ -187,8 +178,6 @@ def _check_store(
         message += "; give one"
     elif session_db_path:
         message = f"session_db_path names a file, and {url_from} a Postgres database; give one"
-    elif tenant is not None:
-        check_tenant(tenant)
     if message:
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
@@ -217,29 +206,6 @@ def _sandbox_problems(
         elif home.is_relative_to(os.path.realpath(resolve(value))):
             message = f"must not contain the home {home}: list the folders of package managers"
             yield Problem(f"sandbox.caches[{at}]", message)
-
-
-def _checked_scope(memory: object) -> str | None:
-    """Return the scope that a program names for its runs.
-
-    Raises:
-        ConfigError: there is no such scope.
-    """
-    try:
-        return checked_scope(memory)
-    except ValueError as error:
-        raise ConfigError(ErrorCode.CONFIG_ERROR, f"memory {error}") from None
-
-
-def check_tenant(tenant: str) -> None:
-    """Check the name of a tenant.
-
-    Raises:
-        ConfigError: the name is invalid.
-    """
-    if not isinstance(tenant, str) or not re.fullmatch(NAME_PATTERN, tenant):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        message = f"the tenant {tenant!r} is invalid: use 1 to 40 letters, digits, _, - or ."
-        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
 
 def load_config(
@@ -615,7 +581,7 @@ def _partial(config: Config, profile: Profile) -> tuple[ModelProfile, str]:
                     return ModelProfile.named(profile), f"the model string {profile!r}"
                 except ValueError as error:
                     place, hint = f"model_overrides.{profile}", nearest(profile, known)
-                    message = f"there is no [{place}]{hint}; as a model string it {error}"
+                    message = f"there is no [{place}]{hint}; a model string {error}"
                     details = {"key": place}
                     raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details) from None
             return known[profile], f"model_overrides.{profile}"

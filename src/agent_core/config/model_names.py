@@ -6,10 +6,14 @@ from typing import Any
 
 from agent_core.config.services import provider_named
 
-FORM = (
-    "write provider:name, such as openai:gpt-5\n"
+_FORM = "provider:name, such as openai:gpt-5"
+_OTHER_FORMS = (
     "also ollama:qwen3 and local:/path/model.gguf; with the address of another server,"
     " openai:my-model@http://127.0.0.1:8000/v1"
+)
+_NAME_ALONE = (
+    'a name with such an @ is given apart: provider = "…" and name = "…" in [model] (in code:'
+    " ModelConfig(provider=…, name=…))"
 )
 
 _MODEL = (
@@ -36,7 +40,8 @@ def model_fields(text: str) -> dict[str, Any]:
     """Parse a model string into fields of a model; a `path` is kept as written.
 
     Raises:
-        ValueError: it is not a model string; the message shows the form.
+        ValueError: it is not a model string; the message shows the form, and continues the name
+            of what has the string.
     """
     bare = text.strip()
     if bare.startswith(_OF_FILES) and (file := re.fullmatch(_FILE, bare)):
@@ -46,12 +51,12 @@ def model_fields(text: str) -> dict[str, Any]:
     name = found["name"] if found else ""
     if found is None or name.endswith("@") or _looks_like_address(name):
         may_hold_password = len(text) > _MOST_SHOWN or "//" in text or text.count("@") > 1
-        shown = "it" if may_hold_password else repr(text)
         if found is not None and "@" in name[1:-1]:
-            inside = "" if may_hold_password else f" in {shown}"
-            message = f"what follows the @{inside} is not an address http://host or https://host"
-            raise ValueError(f"cannot be used: {message}; {FORM}")
-        raise ValueError(f"cannot be used: {shown} is not a model string; {FORM}")
+            inside = "" if may_hold_password else f" of {text!r}"
+            message = f"must be {_FORM}, and after the @{inside} an address http(s)://host"
+            raise ValueError(f"{message}; {_NAME_ALONE}")
+        instead = "" if may_hold_password else f", not {text!r}"
+        raise ValueError(f"must be {_FORM}{instead}\n{_OTHER_FORMS}")
     fields: dict[str, Any] = {"provider": provider_named(found["provider"]), "name": name}
     if found["base_url"]:
         fields["base_url"] = found["base_url"]

@@ -124,6 +124,7 @@ def resolve_project(project_dir: str | Path | None = None) -> Path:
         reason = "it does not exist" if isinstance(error, FileNotFoundError) else str(error)
         raise _path_error(
             f"the project {shown} cannot be used: {reason}; name an existing folder or file"
+            " (in code: project_dir=...)"
         ) from error
     return path if is_folder(path) else path.parent
 

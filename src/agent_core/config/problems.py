@@ -65,6 +65,8 @@ def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Pr
                 message = "is missing, and it is required"
             case "extra_forbidden":
                 message = f"is not a known key{_suggest_key(loc, root)}"
+            case "invalid_key":
+                message = "is not a known key"
             case "value_error":
                 message = expectation.removeprefix("Value error, ")
             case "literal_error" if isinstance(item["input"], str):

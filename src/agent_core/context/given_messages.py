@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.errors import ArgumentError, ErrorCode, ToolError
 from agent_core.providers import jsontext
 from agent_core.providers.requests import MAX_CANONICAL_NAME, plain, safe_id
 from agent_core.text import with_article
@@ -100,8 +100,8 @@ def read_history(given: object) -> GivenHistory:
     is_one = isinstance(given, str | bytes | Mapping | BaseModel)
     if is_one or not isinstance(given, Iterable):
         kind = type(cast("object", given)).__name__
-        message = f"history is a list of messages, not {with_article(kind)}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details={"option": "history"})
+        message = f"history must be a list of messages, not {with_article(kind)}"
+        raise ArgumentError(message, "history")
     reader = _Reader()
     for index, each in enumerate(cast("Iterable[object]", given)):
         reader.index = index
@@ -109,8 +109,7 @@ def read_history(given: object) -> GivenHistory:
             reader.read(_fields_of(each))
         except _UnreadError as error:
             message = f"history[{index}] {error}"
-            details = {"option": "history", "index": index}
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details) from None
+            raise ArgumentError(message, "history", {"index": index}) from None
     system = "\n\n".join(text for text in reader.system if text.strip())
     return GivenHistory(system=system, messages=[*_answered(reader.messages)])
 

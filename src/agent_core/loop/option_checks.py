@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from agent_core.callbacks import callback_problem, name_of
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import ArgumentError
 from agent_core.extensions import Extension, misfit_of_extension
-from agent_core.text import kind_of, nearest
+from agent_core.text import kind_of, nearest, not_a_list
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, check_own_name, tool_from
-from agent_core.tools.toolsets import AnyTool, Toolset
+from agent_core.tools.toolsets import TOOLS_ARE, AnyTool, Toolset
 from agent_core.types import ToolDefinition
 from agent_core.types.lanes import Placement
 
@@ -40,10 +40,9 @@ _ELSEWHERE = {
 """What other frameworks call options of a run."""
 
 
-def malformed_option(name: str, reason: str) -> AgentCoreError:
+def malformed_option(name: str, reason: str) -> ArgumentError:
     """Return the error for an invalid option."""
-    details = {"option": name}
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{name} {reason}", details=details)
+    return ArgumentError(f"{name} {reason}", name)
 
 
 def hint_at_option(name: str, known: Collection[str]) -> str:
@@ -56,15 +55,15 @@ def asked_placement(given: Mapping[str, Any]) -> Placement:
     """Return the placement named by keywords.
 
     Raises:
-        AgentCoreError: `validation_error`, which names the argument.
+        ArgumentError, which names the argument.
     """
     timeout = given.get("queue_timeout_s")
     for name in ("here", "questions_wait"):
         if not isinstance(given.get(name), bool | None):
-            raise malformed_option(name, f"is True or False, not {given[name]!r}")
+            raise malformed_option(name, f"must be True or False, not {given[name]!r}")
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and 0 <= timeout < math.inf):
-        raise malformed_option("queue_timeout_s", f"is a number of seconds, not {timeout!r}")
+        raise malformed_option("queue_timeout_s", f"must be a number of seconds, not {timeout!r}")
     return Placement(**given)
 
 
@@ -77,10 +76,10 @@ def made_tools(given: Sequence[AnyTool]) -> list[str | Tool | Toolset]:
     """Return tools with the functions among them made into tools.
 
     Raises:
-        AgentCoreError: `validation_error`: it is not a list, or one is neither a name nor a tool.
-        ConfigError: `validation_error`: a function cannot be a tool, or a name is reserved.
+        ArgumentError: it is not a list, one is neither a name nor a tool, a function cannot be a
+            tool, or a name is reserved.
     """
-    made = [made_tool(each) for each in listed("tools", given)]
+    made = [made_tool(each, at) for at, each in enumerate(listed("tools", given))]
     for each in made:
         if isinstance(each, Tool):
             check_own_name(each.name)
@@ -91,7 +90,7 @@ def runtime_tools(given: Sequence[AnyTool]) -> tuple[list[Tool], list[Toolset]]:
     """Return the tools and the toolsets among the tools of a runtime.
 
     Raises:
-        AgentCoreError, ConfigError: as for `made_tools`; or one is only named.
+        ArgumentError: as for `made_tools`; or one is only named.
     """
     made = made_tools(given)
     for each in made:
@@ -102,12 +101,15 @@ def runtime_tools(given: Sequence[AnyTool]) -> tuple[list[Tool], list[Toolset]]:
     return [each for each in made if isinstance(each, Tool)], toolsets
 
 
-def made_tool(given: object) -> str | Tool | Toolset:
+def made_tool(given: object, at: int) -> str | Tool | Toolset:
     """Return a tool, made of a function if it is one.
 
+    Args:
+        given: the tool.
+        at: its index among the tools.
+
     Raises:
-        AgentCoreError: `validation_error`: it is neither a name nor a tool.
-        ConfigError: `validation_error`: a function cannot be a tool.
+        ArgumentError: it is neither a name nor a tool, or a function cannot be one.
     """
     match given:
         case str() | Tool() | Toolset():
@@ -121,20 +123,20 @@ def made_tool(given: object) -> str | Tool | Toolset:
 
             return tool(given)
         case _:
-            reason = f"holds {kind_of(given)}, which is neither a name, a function nor a tool"
+            reason = f"tools[{at}] is {kind_of(given)}; {TOOLS_ARE}"
             if hasattr(type(given), "engine_agent"):
                 reason += "; give the agent's as_tool(), or the agent in agents=[…]"
-            raise malformed_option("tools", reason)
+            raise ArgumentError(reason, "tools")
 
 
 def listed(name: str, given: object) -> list[Any]:
     """Return the items of an option.
 
     Raises:
-        AgentCoreError: `validation_error`: it is not a list.
+        ArgumentError: it is not a list.
     """
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise malformed_option(name, f"is a list, not {kind_of(given)}")
+        raise ArgumentError(not_a_list(name, cast("object", given)), name)
     return list(cast("Sequence[Any]", given))
 
 
@@ -142,10 +144,10 @@ def checked_metadata(given: object) -> dict[str, Any]:
     """Return the metadata of a run.
 
     Raises:
-        AgentCoreError: `validation_error`: JSON cannot hold it.
+        ArgumentError: JSON cannot hold it.
     """
     if not isinstance(given, Mapping):
-        raise malformed_option("metadata", f"is a dict, not {kind_of(given)}")
+        raise malformed_option("metadata", f"must be a dict, not {kind_of(given)}")
     metadata = dict(cast("Mapping[str, Any]", given))
     try:
         json.dumps(metadata, allow_nan=False)
@@ -160,7 +162,7 @@ def checked_validators(given: object) -> list[Any]:
     """Return functions that check an answer.
 
     Raises:
-        AgentCoreError: `validation_error`: one is something else.
+        ArgumentError: one is something else.
     """
     validators = listed("output_validators", given)
     for each in validators:
@@ -173,7 +175,7 @@ def checked_guards(given: object) -> list[Any]:
     """Return the guards of a run.
 
     Raises:
-        AgentCoreError: `validation_error`: one is something else.
+        ArgumentError: one is something else.
     """
     guards = listed("guards", given)
     if guards:
@@ -190,7 +192,7 @@ def checked_extensions(given: Sequence[object]) -> list[Extension]:
     """Return extensions.
 
     Raises:
-        AgentCoreError: `validation_error`: one is something else.
+        ArgumentError: one is something else.
     """
     for each in given:
         if not isinstance(each, Extension):

@@ -4,28 +4,15 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Protocol,
-    TypedDict,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, Unpack, cast, overload
 
 from pydantic import ValidationError
 from typing_extensions import TypeAliasType, TypeVar
 
-from agent_core.callbacks import callback_problem
+from agent_core.callbacks import callback_problem, check_callback
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
-from agent_core.extensions import (
-    Extension,
-    ExtensionContext,
-    Extensions,
-)
+from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop.option_checks import (
     checked_extensions,
     checked_guards,
@@ -53,6 +40,7 @@ from agent_core.types import (
     StoredOptions,
 )
 from agent_core.types.budget import SharedBudget
+from agent_core.types.fields import misfit
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -525,6 +513,8 @@ class Agent(Generic[OutputT]):
         if not isinstance(self.name, str) or not re.fullmatch(_NAME, self.name):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
             reason = f"of an agent is 1 to 64 letters, digits, _ and -, not {self.name!r}"
             raise malformed_option("name", reason)
+        if not isinstance(self.instructions, str):
+            check_callback("instructions", self.instructions, "context")
         options = self.options
         if options.budget is not self.budget:
             object.__setattr__(self, "budget", options.budget)
@@ -604,7 +594,7 @@ def checked_agents(option: str, given: object) -> list[Agent[Any]]:
         AgentCoreError: `validation_error`: one is something else, or two have the same name.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise malformed_option(option, f"is a list of agents, not {kind_of(given)}")
+        raise malformed_option(option, f"must be a list of agents, not {kind_of(given)}")
     found: dict[str, Agent[Any]] = {}
     for each in cast("Sequence[object]", given):
         agent = checked_agent(option, each)
@@ -656,7 +646,7 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     if options is None:
         options = NO_OPTIONS
     elif not isinstance(options, RunOptions):
-        raise malformed_option("options", f"is a RunOptions, not {kind_of(options)}")
+        raise malformed_option("options", f"must be a RunOptions, not {kind_of(options)}")
     asked = cast("RunOptions[Any]", options)
     given = {  # None stands for the default
         name: value
@@ -699,7 +689,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         raise malformed_option("instructions", problem)
     model: object = as_model(options.model)
     if not (model is None or isinstance(model, str | ModelConfig)):
-        reason = f"is 'provider:name', a ModelConfig or an adapter, not {kind_of(model)}"
+        reason = f"must be 'provider:name', a ModelConfig or an adapter, not {kind_of(model)}"
         raise malformed_option("model", reason)
     own_tools = options.provider_tools
     guards = checked_guards(options.guards)
@@ -745,11 +735,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     try:
         stored = StoredOptions.model_validate(values, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        name, *place = map(str, first["loc"])
-        where = f" (at {'.'.join(place)})" if place else ""
-        reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        raise malformed_option(name, f"{reason}{where}") from None
+        raise misfit(error, StoredOptions, values, owner="") from None
     if (expected := options.expected()) is None:
         return stored
     needs_caller = [*stored.needs_caller, *(["output_type"] if expected.functions else [])]
@@ -798,6 +784,6 @@ def with_contributions(options: RunOptions[Any], extensions: Extensions) -> RunO
         options = replace(options, instructions="\n\n".join([*own, *texts]))
     if tools:
         known = [EVERY_TOOL] if options.tools is None else options.tools
-        made = [made_tool(each) for each in tools]
+        made = [made_tool(each, at) for at, each in enumerate(tools)]
         options = replace(options, tools=[*known, *made])
     return options

@@ -1,5 +1,6 @@
 """MCP servers that a program names, instead of the user's file or in addition to it."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -7,7 +8,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from agent_core.config.problems import problems_of
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.errors import ArgumentError
 from agent_core.mcp.config import SERVER_ID, HttpServer, Protocol, ServerConfig, StdioServer
 from agent_core.tools.toolsets import ToolFilter, Toolset
 
@@ -28,9 +29,10 @@ class McpToolset(Toolset):
                 raise ValueError("name: has 1 to 64 letters, digits, '_' or '-'")
             self.server: ServerConfig = model.model_validate(fields)
         except ValidationError as error:
-            raise _unusable(name, str(problems_of(error, model)[0])) from None
+            first = problems_of(error, model)[0]
+            raise _unusable(name, str(first), re.split(r"[.\[]", first.key)[0]) from None
         except ValueError as error:
-            raise _unusable(name, str(error)) from None
+            raise _unusable(name, str(error), "name") from None
 
 
 class McpStdio(McpToolset):
@@ -111,6 +113,6 @@ class McpHttp(McpToolset):
         super().__init__(name, HttpServer, fields, filter)
 
 
-def _unusable(name: str, reason: str) -> ConfigError:
+def _unusable(name: str, reason: str, argument: str) -> ArgumentError:
     message = f"the MCP server {name[:80]!r} cannot be used: {reason}"
-    return ConfigError(ErrorCode.VALIDATION_ERROR, message)
+    return ArgumentError(message, argument)

@@ -12,7 +12,15 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError, validation_error
+from agent_core.errors import (
+    AgentCoreError,
+    ArgumentError,
+    ErrorCode,
+    StorageError,
+    ToolError,
+    reworded,
+    validation_error,
+)
 from agent_core.loop.option_checks import tool_name
 from agent_core.loop.options import NO_OPTIONS, Agent, AnyAgent, RunOptions
 from agent_core.loop.restored import missing_options, restored_options
@@ -28,13 +36,7 @@ from agent_core.text import kind_of
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.toolsets import Toolset, opened
-from agent_core.types import (
-    Decision,
-    RunRecord,
-    RunStatus,
-    StoredOptions,
-    ToolDefinition,
-)
+from agent_core.types import Decision, RunRecord, RunStatus, StoredOptions, ToolDefinition
 
 if TYPE_CHECKING:
     from agent_core.types import ApprovalRecord
@@ -239,8 +241,7 @@ class Answers:
                 f"nothing was answered: {name} does not take the arguments of the call here, so it"
                 f" is not the tool that the run was started with: {error}"
             )
-            details = {"option": "tools", "tools": [name]}
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details) from error
+            raise ArgumentError(message, "tools", {"tools": [name]}) from error
 
     async def _find_tool(
         self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
@@ -324,9 +325,7 @@ class Answers:
             if error.details.get("run_id") == run.run_id:
                 raise
             message = f"nothing was answered, because run {run.run_id} cannot continue here: "
-            raise type(error)(
-                error.code, f"{message}{error.message}", error.retryable, error.details
-            ) from error
+            raise reworded(error, f"{message}{error.message}") from error
 
     async def _run_of(self, question: "ApprovalRecord") -> RunRecord:
         """Return the user's run that asked, after lost runs are closed."""
@@ -558,7 +557,7 @@ def _check_output(stored: StoredOptions, options: RunOptions[Any]) -> None:
     expected = options.expected()
     if (expected.schema if expected is not None else None) != stored.output_schema:
         message = "output_type is not the one with which the run was started"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details={"option": "output_type"})
+        raise ArgumentError(message, "output_type")
 
 
 def _missing(
@@ -589,11 +588,10 @@ def _missing(
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
 
-def _unfit(reason: str, **details: Any) -> AgentCoreError:
+def _unfit(reason: str, **details: Any) -> ArgumentError:
     """Return the error for arguments with which a call cannot be made."""
-    details = {"option": "arguments", **details}
     message = f"nothing was answered: arguments {reason}"
-    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+    return ArgumentError(message, "arguments", details)
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.paths import Setup
 from agent_core.context.given_messages import GivenMessage, read_history
-from agent_core.errors import AgentCoreError, ErrorCode, validation_error
+from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode, validation_error
 from agent_core.events.journal import build_node
 from agent_core.opening import read_text
 from agent_core.providers.estimates import estimate_blocks
@@ -172,7 +172,7 @@ class Conversations:
         if form not in get_args(MessageFormat):
             known = ", ".join(get_args(MessageFormat))
             message = f"there is no format {form!r} of messages; there are: {known}"
-            raise validation_error(message)
+            raise ArgumentError(message, "form")
         session = await self._store.require_session(session_id)
         path = await self._store.path(session.active_node_id) if session.active_node_id else []
         path = [await self._with_images(node) for node in path]

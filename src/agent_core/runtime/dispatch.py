@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from agent_core.aio import finish_uncancelled
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import ArgumentError, ErrorCode, StorageError
 from agent_core.loop.option_checks import malformed_option
 from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.workspaces import Workspaces
@@ -131,7 +131,7 @@ class Dispatcher:
                 " with here=True, or register them with the workers and pass their names"
             )
             details = {"options": options.needs_caller}
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+            raise ArgumentError(message, options.needs_caller[0], details)
         return Dispatch(
             queue=placement.queue or "default",
             home=home,

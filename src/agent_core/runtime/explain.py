@@ -7,12 +7,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from agent_core.agents.roles import BUILT_IN_TOOLS
-from agent_core.errors import (
-    ErrorCode,
-    PermissionDeniedError,
-    ToolError,
-    validation_error,
-)
+from agent_core.errors import ArgumentError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.runtime.project import Project
 from agent_core.text.json_text import JsonValue
 from agent_core.tools.base import Tool, ToolContext
@@ -72,7 +67,7 @@ async def explain_call(
         wrong = error.errors()[0]
         named = "agent" if wrong["loc"] == ("agent_definition_id",) else wrong["loc"][0]
         message = f"{named} {wrong['input']!r:.80} is not valid: {wrong['msg']}"
-        raise validation_error(message) from None
+        raise ArgumentError(message, str(named)) from None
     call = ToolCall(tool_call_id=_NONE, name=tool_name, arguments=dict(arguments))
     if tool_name in BUILT_IN_TOOLS:
         reads, access, failure = ToolPermission.READONLY, Access(), None

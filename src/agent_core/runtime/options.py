@@ -4,16 +4,19 @@ import os
 import re
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct, field
 
-from agent_core.errors import validation_error
+from agent_core.errors import ArgumentError
+from agent_core.text import kind_of, not_a_list, with_article
 from agent_core.text.json_text import JsonValue
 from agent_core.types import SESSION_ID_PATTERN, AgentDefinition
+from agent_core.types.lanes import check_tenant
+from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
     from agent_core.config.models import Config, ModelConfig
@@ -76,11 +79,15 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     telemetry: "Telemetry | Literal[False] | None" = None
 
     def __post_init__(self) -> None:
-        """Check the functions and the extensions of the program.
+        """Check all that can be checked without reading files or variables.
 
         Raises:
-            AgentCoreError: `validation_error`: one cannot be called as it will be.
+            ArgumentError: an argument cannot be used, or not together with another one.
         """
+        self._check_places()
+        self._check_objects()
+        if self.model is not None or self.config is not None:
+            _check_configuration(self.model, self.config)
         if self.permission_callback is not None or self.elicitation_callback is not None:
             from agent_core.callbacks import check_callback  # noqa: PLC0415 - few have any
 
@@ -90,6 +97,50 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
             from agent_core.loop.option_checks import checked_extensions  # noqa: PLC0415 - likewise
 
             checked_extensions(self.extensions)
+
+    def _check_places(self) -> None:
+        for name in ("project_dir", "config_path", "home_dir", "session_db_path", "database_url"):
+            if getattr(self, name) == "":
+                raise ArgumentError(f"{name} is empty; is a variable not set?", name)
+        is_in_code = self.config is not None or self.model is not None
+        if self.config_path is not None and is_in_code:
+            message = "config_path names a file, and config or model say that none is read"
+            raise ArgumentError(f"{message}; give one", "config_path")
+        if self.session_db_path is not None and not self.persist:
+            message = "session_db_path names a file, and persist=False says that none is kept"
+            raise ArgumentError(f"{message}; give one", "session_db_path")
+        if self.database_url is not None:
+            from agent_core.config.databases import check_database_url  # noqa: PLC0415 - few have
+
+            check_database_url(self.database_url, "database_url", is_argument=True)
+        if self.tenant is not None:
+            check_tenant(self.tenant)
+        try:
+            checked_scope(self.memory)
+        except ValueError as error:
+            raise ArgumentError(f"memory {error}", "memory") from None
+
+    def _check_objects(self) -> None:
+        """Check the classes of objects that few programs make."""
+        if self.provider_registry is not None:
+            from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415
+
+            _require_class("provider_registry", self.provider_registry, ProviderRegistry)
+        if self.tool_registry is not None:
+            from agent_core.tools.registry import ToolRegistry  # noqa: PLC0415
+
+            _require_class("tool_registry", self.tool_registry, ToolRegistry)
+        if self.toolsets:
+            from agent_core.tools.toolsets import Toolset  # noqa: PLC0415
+
+            for at, each in enumerate(self.toolsets):
+                _require_class("toolsets", each, Toolset, f"toolsets[{at}]")
+        if self.telemetry is not None and self.telemetry is not False:
+            from agent_core.telemetry.spans import Telemetry  # noqa: PLC0415
+
+            if not isinstance(self.telemetry, Telemetry):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+                message = f"must be a Telemetry, False or None, not {kind_of(self.telemetry)}"
+                raise ArgumentError(f"telemetry {message}", "telemetry")
 
     def __repr__(self) -> str:  # the address of a database may hold a password
         return f"RuntimeOptions(project_dir={str(self.project_dir)!r})"
@@ -166,6 +217,50 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
         return kept
 
 
+def given_items(name: str, given: object) -> tuple[Any, ...]:
+    """Return the items of an argument that is a list.
+
+    Raises:
+        ArgumentError: it is no list.
+    """
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ArgumentError(not_a_list(name, cast("object", given)), name)
+    return tuple(cast("Iterable[Any]", given))
+
+
+def _require_class(name: str, given: object, kind: type, place: str = "") -> None:
+    if not isinstance(given, kind):
+        message = f"{place or name} must be {with_article(kind.__name__)}, not {kind_of(given)}"
+        raise ArgumentError(message, name)
+
+
+def _check_configuration(model: object, config: object) -> None:
+    """Check the form of a model and the class of a configuration; its keys are checked later.
+
+    Raises:
+        ArgumentError: one cannot be used.
+    """
+    if isinstance(model, str):
+        from agent_core.config.model_names import model_fields  # noqa: PLC0415 - loaded with it
+
+        try:
+            model_fields(model)
+        except ValueError as error:
+            raise ArgumentError(f"model {error}", "model") from None
+    elif model is not None:
+        from agent_core.config.models import ModelConfig, as_model  # noqa: PLC0415
+
+        if not isinstance(as_model(model), ModelConfig):
+            message = "model must be 'provider:name', a ModelConfig or an adapter, not"
+            raise ArgumentError(f"{message} {kind_of(model)}", "model")
+    if config is not None and not isinstance(config, Mapping):
+        from agent_core.config.models import Config  # noqa: PLC0415
+
+        if not isinstance(config, Config):
+            message = f"config must be a Config or a dict, not {kind_of(config)}"
+            raise ArgumentError(f"{message}; a file is named by config_path", "config")
+
+
 def checked_session_id(session_id: object) -> str:
     """Return a session id.
 
@@ -175,7 +270,7 @@ def checked_session_id(session_id: object) -> str:
     if isinstance(session_id, str) and re.fullmatch(SESSION_ID_PATTERN, session_id):
         return session_id
     message = f"the session id {session_id!r} is invalid: use 1 to 64 letters, digits, _ or -"
-    raise validation_error(message)
+    raise ArgumentError(message, "session_id")
 
 
 def project_folder(project: str | Path | None) -> str | None:
@@ -191,7 +286,7 @@ def project_folder(project: str | Path | None) -> str | None:
         return str(folder.parent if folder.is_file() else folder)
     except (ValueError, RuntimeError, OSError) as error:  # a NUL, an unknown user, a loop of links
         message = f"the project is not the path of a folder: {error}"
-        raise validation_error(message) from None
+        raise ArgumentError(message, "project") from None
 
 
 def _close_all(task_logs: Mapping[str, dict[str, int]]) -> None:

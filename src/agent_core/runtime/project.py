@@ -19,20 +19,12 @@ from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, expand_path, resolve_project, tasks_folder
 from agent_core.config.problems import unusable
-from agent_core.context.instructions import (
-    InstructionCatalog,
-    find_instructions,
-    walk_project,
-)
+from agent_core.context.instructions import InstructionCatalog, find_instructions, walk_project
 from agent_core.context.loaded import with_text
 from agent_core.context.skills import SkillCatalog, find_skills
-from agent_core.errors import ConfigError, ErrorCode, validation_error
+from agent_core.errors import ArgumentError, ConfigError, ErrorCode, validation_error
 from agent_core.events import Journal
-from agent_core.extensions import (
-    ExtensionContext,
-    Extensions,
-    installed_extensions,
-)
+from agent_core.extensions import ExtensionContext, Extensions, installed_extensions
 from agent_core.loop.context import HistorySource
 from agent_core.loop.option_checks import checked_extensions, malformed_option
 from agent_core.loop.options import NO_OPTIONS, RunOptions, with_contributions
@@ -497,7 +489,7 @@ class Project:
         for each in given:
             if each.name in known:
                 message = f"there is already an MCP server named {each.name}; give yours another"
-                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+                raise ArgumentError(message, "toolsets")
             known.add(each.name)
             named[each.name] = each
         return named

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent_core.disk.folders import is_due, mark_done
-from agent_core.errors import ErrorCode, validation_error
+from agent_core.errors import ArgumentError, ErrorCode
 from agent_core.runtime.deleting import Deletions
 from agent_core.runtime.start_clock import StartClock
 from agent_core.storage.store import SessionStore
@@ -144,12 +144,12 @@ def read_age(older_than: datetime | timedelta) -> datetime:
     try:
         if isinstance(older_than, timedelta):
             if older_than < timedelta():
-                raise validation_error("older_than is negative")
+                raise ArgumentError("older_than is negative", "older_than")
             return utc_now() - older_than
         if older_than.utcoffset() is None:
             message = "older_than needs a time zone, as in datetime.now(UTC), or is a timedelta"
-            raise validation_error(message)
+            raise ArgumentError(message, "older_than")
         return older_than.astimezone(UTC)
     except OverflowError:
         message = "older_than is before the first year"
-        raise validation_error(message) from None
+        raise ArgumentError(message, "older_than") from None

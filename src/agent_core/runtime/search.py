@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from agent_core.errors import StorageError, validation_error
+from agent_core.errors import ArgumentError, StorageError
 from agent_core.storage.store import SessionStore
 from agent_core.text.folding import find_folded, fold
 from agent_core.types import (
@@ -37,7 +37,7 @@ def read_query(query: str) -> list[str]:
     words = [word for word in words if word.strip()]
     if not 0 < len(words) <= _MOST_WORDS or len(query) > _LONGEST:
         message = f"a search takes 1 to {_MOST_WORDS} words, of {_LONGEST} characters in all"
-        raise validation_error(message)
+        raise ArgumentError(message, "query")
     return words
 
 

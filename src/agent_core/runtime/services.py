@@ -16,7 +16,6 @@ from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.databases import url_secrets
-from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -35,6 +34,7 @@ from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.telemetry.opening import open_telemetry
+from agent_core.types.lanes import check_tenant
 
 if TYPE_CHECKING:
     from agent_core.runtime.dispatch import Dispatcher

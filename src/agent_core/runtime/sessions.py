@@ -10,7 +10,7 @@ from msgspec import structs
 
 from agent_core.context.composer import rebuild_requests
 from agent_core.disk.unfinished import Notes
-from agent_core.errors import AgentCoreError, validation_error
+from agent_core.errors import AgentCoreError, ArgumentError
 from agent_core.loop.context import STOP_OBJECTION, Outcome, RunStats
 from agent_core.providers.redacting import RequestRedactor
 from agent_core.runtime.background import read_background_usage, total_usage
@@ -332,8 +332,7 @@ class Sessions:
         """
         words = first_words(self._redactor.text(join_surrogates(title)), _LONGEST_TITLE)
         if not words:
-            message = "a title needs a visible word"
-            raise validation_error(message)
+            raise ArgumentError("a title needs a visible word", "title")
         await self._store.rename_session(session_id, words)
         return await self._store.require_session(session_id)
 

@@ -19,7 +19,7 @@ from agent_core.context.skills import (
     load_skill_tool,
     plan_template_tool,
 )
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ToolError
+from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.loop.option_checks import malformed_option, tool_name
 from agent_core.loop.options import EVERY_TOOL, NO_OPTIONS, RunOptions
@@ -132,7 +132,7 @@ class Toolboxes:
             for tool in own:
                 if (other := taken.take(tool.name)) is not None:
                     message = taken_message(tool.name, other)
-                    raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+                    raise ArgumentError(message, "tools")
         self._check_generated_names(NO_OPTIONS)
 
     def _check_generated_names(self, options: RunOptions) -> None:
@@ -162,7 +162,7 @@ class Toolboxes:
         for tool in added:
             if (other := taken.take(tool.name)) is not None:
                 message = f"{taken_message(tool.name, other)}, or give the toolset a prefix"
-                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+                raise ArgumentError(message, "tools")
         self._opened = [*before, *added]
         try:
             self._check_generated_names(NO_OPTIONS)

@@ -4,9 +4,6 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent_core.errors import ConfigError, ErrorCode
-from agent_core.text import kind_of
-
 if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
 
@@ -22,18 +19,10 @@ def open_telemetry(
         given: the program's choice: False for none; None for a tracer provider that the program has
           set for the whole process, or else the exporters of the environment.
         environ: its `OTEL_*` variables configure exports, if one of them asks for that.
-
-    Raises:
-        ConfigError: `given` is something else.
     """
     if given is False or _is_disabled(environ):
         return None
     if given is not None:
-        from agent_core.telemetry.spans import Telemetry  # noqa: PLC0415 - few programs trace
-
-        if not isinstance(given, Telemetry):  # pyright: ignore[reportUnnecessaryIsInstance]
-            message = f"telemetry is a Telemetry, False or None, not {kind_of(given)}"
-            raise ConfigError(ErrorCode.CONFIG_ERROR, message)
         return given
     if (telemetry := telemetry_of_program(environ)) is not None:
         return telemetry

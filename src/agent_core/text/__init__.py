@@ -154,6 +154,16 @@ def kind_of(value: object) -> str:
     return "None" if value is None else with_article(type(value).__name__)
 
 
+def not_a_list(name: str, given: object) -> str:
+    """Return the message for an argument that must be a list, and shows how to write one."""
+    cure = ""
+    if isinstance(given, str):
+        cure = f"; write {name}=[{shortened(given, 40)!r}]"
+    elif not isinstance(given, int | float | bytes | Mapping | None):
+        cure = f"; write {name}=[…]"
+    return f"{name} must be a list, not {kind_of(given)}{cure}"
+
+
 def utf8_size(text: str) -> int:
     """Return the bytes of the text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -10,15 +10,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from pydantic import ValidationError
 
 from agent_core.callbacks import callback_problem
-from agent_core.errors import ConfigError, ErrorCode
-from agent_core.tools.base import (
-    Action,
-    IsEnabled,
-    PrepareOffer,
-    Tool,
-    ToolContext,
-    concurrency_of,
-)
+from agent_core.errors import ArgumentError
+from agent_core.tools.base import Action, IsEnabled, PrepareOffer, Tool, ToolContext, concurrency_of
 from agent_core.tools.callables import plain_function
 from agent_core.tools.registry import plain_access
 from agent_core.tools.results import call
@@ -163,7 +156,7 @@ def tool(
                     f"its {place} {str(first['input'])[:_SHOWN]!r} does not fit: {first['msg']}"
                 )
             message = f"{own_name}() cannot be a tool: {reason}"
-            raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
+            raise ArgumentError(message, "function") from error
 
         async def plan(arguments: Json, context: ToolContext) -> Action:
             filled = {

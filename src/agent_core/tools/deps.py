@@ -16,7 +16,7 @@ from typing import (
 
 from typing_extensions import get_protocol_members, is_protocol, is_typeddict
 
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.errors import ArgumentError, ConfigError
 from agent_core.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def _misfit(taker: str, deps: object, hint: object, other_cure: str = "") -> Con
     wanted = _name(hint)
     given = "none" if deps is None else f"of type {_name(type(deps))}"
     message = f"{taker}, and the run's deps are {given}; start the run with deps= of type {wanted}"
-    return ConfigError(
-        ErrorCode.VALIDATION_ERROR, f"{message}{other_cure}", details={"deps": wanted}
-    )
+    return ArgumentError(f"{message}{other_cure}", "deps", {"deps": wanted})
 
 
 def _fits(value: object, hint: Any) -> bool:

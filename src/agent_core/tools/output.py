@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode
 from agent_core.text import kind_of, plural, shorten_text
 from agent_core.text.json_text import JsonSchema
 from agent_core.tools.base import OutputMisfitError
@@ -25,13 +25,7 @@ from agent_core.tools.output_functions import (
 from agent_core.tools.results import parse_answer
 from agent_core.tools.schema import Json, json_path
 from agent_core.tools.signatures import type_schema, with_readable_typed_dicts
-from agent_core.types import (
-    FINAL_ANSWER,
-    OutputFormat,
-    OutputMode,
-    StoredOptions,
-    ToolDefinition,
-)
+from agent_core.types import FINAL_ANSWER, OutputFormat, OutputMode, StoredOptions, ToolDefinition
 
 _MAX_ERRORS = 5
 _MAX_MESSAGE = 300
@@ -292,9 +286,9 @@ def _error(place: Any, message: str) -> dict[str, str]:
     return {"path": json_path(place), "message": str(message)[:_MAX_MESSAGE]}
 
 
-def _unusable(reason: str) -> ConfigError:
+def _unusable(reason: str) -> ArgumentError:
     first = reason.partition("\n")[0][:_MAX_MESSAGE]
-    return ConfigError(ErrorCode.VALIDATION_ERROR, f"output_type cannot be used: {first}")
+    return ArgumentError(f"output_type cannot be used: {first}", "output_type")
 
 
 def _wrapped(schema: Json) -> Json:

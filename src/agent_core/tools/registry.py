@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import orjson
 
 from agent_core.callbacks import callback_problem
-from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.errors import ArgumentError, ErrorCode, ToolError
 from agent_core.text import shorten_name, shortened
 from agent_core.tools.base import (
     Action,
@@ -80,7 +80,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
             pass
     if problem is not None:
         message = f"the handler of {definition.name} cannot be used: {problem}"
-        raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+        raise ArgumentError(message, "handler")
     from agent_core.tools.json_schema import whole_schema  # noqa: PLC0415 - few runs need them
     from agent_core.tools.schema_check import SchemaCheck  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         check.compile()
     except ToolError as error:
         details = {"tool_name": definition.name}
-        raise ConfigError(ErrorCode.VALIDATION_ERROR, error.message, details=details) from error
+        raise ArgumentError(error.message, "definition", details) from error
     whole = whole_schema(definition.input_schema)
     definition = definition.model_copy(update={"input_schema": whole})
 
@@ -207,11 +207,11 @@ def check_own_name(name: str) -> None:
         ConfigError: `validation_error`, naming the tool.
     """
     if spelling(name).startswith(RESERVED):
-        raise ConfigError(
-            ErrorCode.VALIDATION_ERROR,
+        raise ArgumentError(
             f"{name} cannot be the name of a tool: names that begin with {', '.join(RESERVED)} are"
             " the program's; choose another one",
-            details={"tool_name": name},
+            "name",
+            {"tool_name": name},
         )
 
 
@@ -249,15 +249,12 @@ class ToolRegistry:
         if not isinstance(tool, Tool):
             if handler is None:
                 message = f"the tool {tool.name} has a definition but no handler"
-                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+                raise ArgumentError(message, "handler")
             tool = tool_from(tool, handler)
         check_own_name(tool.name)
         if (other := TakenNames(self._tools).find(tool.name)) is not None:
-            raise ConfigError(
-                ErrorCode.VALIDATION_ERROR,
-                taken_message(tool.name, other),
-                details={"tool_name": tool.name},
-            )
+            message = taken_message(tool.name, other)
+            raise ArgumentError(message, "tool", {"tool_name": tool.name})
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool | None:
@@ -349,7 +346,7 @@ class Toolbox:
             message = (
                 f"a run with an output_type answers with the tool {FINAL_ANSWER}; rename yours"
             )
-            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+            raise ArgumentError(message, "tools")
         for known in _OF_OFFER:
             self.__dict__.pop(known, None)
 

@@ -12,7 +12,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import HomeLoop
 from agent_core.callbacks import check_callback
 from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode, ToolError
-from agent_core.text import kind_of
+from agent_core.text import kind_of, not_a_list
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, check_own_name
 from agent_core.types import ToolDefinition
@@ -23,6 +23,8 @@ _LONGEST_CLOSE_S = 5.0
 _BREAKS = (Exception, SystemExit, KeyboardInterrupt)
 """Errors that user code may raise without ending the program."""
 
+
+TOOLS_ARE = "a tool is a function, a tool made with @tool, a toolset or the name of a known tool"
 
 ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
 """The names of the tools to keep, or a function that decides for each one."""
@@ -51,9 +53,9 @@ class Toolset:
         filter: ToolFilter | None = None,  # noqa: A002 - the usual name
     ) -> None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
-            raise ArgumentError(f"the name of a toolset is a text, not {kind_of(name)}", "name")
+            raise ArgumentError(f"name of a toolset must be a text, not {kind_of(name)}", "name")
         if isinstance(tools, str) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
-            raise ArgumentError(f"tools of a toolset is a list, not {kind_of(tools)}", "tools")
+            raise ArgumentError(not_a_list("tools", tools), "tools")
         if not isinstance(filter, Collection) or isinstance(filter, str):
             check_callback("filter", filter, "definition")
         self.name = name

@@ -1,5 +1,6 @@
 """Models whose constructors say which field is wrong, and which name was probably meant."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import ArgumentError
-from agent_core.text import kind_of, nearest, shortened
+from agent_core.text import kind_of, nearest, shortened, with_article
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -17,6 +18,19 @@ _MOST_BITS = 128
 _CHOICES = frozenset({"enum", "literal_error", "none_required"})
 _WITH_COMMAS = ("enum", "literal_error", "string_pattern_mismatch")
 _KEY = "[key]"
+_VERBS = ("is ", "names ")
+"""Beginnings of reasons that continue the name of a field."""
+
+_OURS = {
+    r"valid (dictionary|list) or instance of (\w+)": r"\2",
+    r"valid dictionary": "dict",
+    r"valid string": "text",
+    r"valid boolean": "True or False",
+    r"valid (?=[a-z])": "",
+    r"instance of (?=\w)": "",
+}
+"""Words of pydantic, and ours."""
+
 _QUOTE = "'"
 
 
@@ -41,7 +55,10 @@ class Fields(BaseModel):
 
 
 def misfit(
-    error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], called: str = ""
+    error: ValidationError,
+    model: type[BaseModel],
+    given: Mapping[str, Any],
+    owner: str | None = None,
 ) -> ArgumentError:
     """Return the error for the first field that does not fit.
 
@@ -49,9 +66,10 @@ def misfit(
         error: of the fields.
         model: their model.
         given: the values of the fields.
-        called: for the message; by default the name of the model.
+        owner: what has the fields, for the message; by default the name of the model. Empty for
+            the arguments of a function.
     """
-    owner = called or model.__name__
+    owner = model.__name__ if owner is None else owner
     found = error.errors(include_url=False)
     # A misspelt name is also a missing one: the name says more.
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
@@ -66,7 +84,7 @@ def misfit(
         ours = [each for each in ours if len(each["loc"]) == deepest]
         place = _place(ours[0], given)
         ours = [each for each in ours if _place(each, given) == place]
-        message = _sentence(f"{place} of {owner}" if place else owner, ours)
+        message = _sentence(" of ".join(filter(None, (place, owner))), ours)
     return ArgumentError(message, name)
 
 
@@ -82,7 +100,8 @@ def _sentence(subject: str, faults: "Sequence[ErrorDetails]") -> str:
         case "extra_forbidden":
             return f"{subject} has an unknown field {first['loc'][-1]}"
         case "value_error":
-            return f"{subject}: {first['msg'].removeprefix('Value error, ')}"
+            reason = first["msg"].removeprefix("Value error, ")
+            return f"{subject} {reason}" if reason.startswith(_VERBS) else f"{subject}: {reason}"
         case "union_tag_not_found":
             return f"{subject} lacks {context['discriminator'].strip(_QUOTE)}"
         case "union_tag_invalid":
@@ -111,8 +130,17 @@ def _rule(fault: "ErrorDetails") -> str:
     subject, _, rule = message.partition(" should ")
     if subject not in {"Input", "String"}:
         return ""
+    if kind.startswith(_WITH_COMMAS):
+        return rule
     # What follows is the parser's reason, which the shown value makes plain.
-    return rule if kind.startswith(_WITH_COMMAS) else rule.partition(", ")[0]
+    rule = rule.partition(", ")[0]
+    for theirs, ours in _OURS.items():
+        rule = re.sub(theirs, ours, rule)
+    return re.sub(r"\b(an?) (\w+)", lambda each: _with_article(each[2]), rule)
+
+
+def _with_article(word: str) -> str:
+    return word if word == "True" else with_article(word)
 
 
 def _shown(kind: str, value: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import ArgumentError
 
 NAME_PATTERN = r"[A-Za-z0-9_.\-]{1,40}"
 """Pattern of a tenant or a host."""
@@ -28,6 +28,17 @@ _LANE = (
 )
 HERE = "here/"
 """Prefix of the lane of a run that only its own process may take."""
+
+
+def check_tenant(tenant: object) -> None:
+    """Check the name of a tenant.
+
+    Raises:
+        ArgumentError: the name is invalid.
+    """
+    if not isinstance(tenant, str) or not re.fullmatch(NAME_PATTERN, tenant):
+        message = f"the tenant {tenant!r} is invalid: use 1 to 40 letters, digits, _, - or ."
+        raise ArgumentError(message, "tenant")
 
 
 class Lane(Struct, frozen=True, kw_only=True):
@@ -131,8 +142,7 @@ class Placement(Struct, frozen=True, kw_only=True):
                 f"{name} says who carries the run out, and where: that takes a Postgres database"
                 ": set [store] url_env (in code: or database_url), or leave it out"
             )
-            details = {"option": name}
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+            raise ArgumentError(message, name)
 
 
 ANYWHERE = Placement()

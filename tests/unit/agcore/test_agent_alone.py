@@ -213,7 +213,7 @@ async def test_hooks_permissions_and_limits_hold_in_its_own_runs() -> None:
         ("gpt-5", "provider:name"),
         ("", "provider:name"),
         ("nowhere:m", "nowhere"),
-        (42, "an int is not a model"),
+        (42, "model must be .*, not an int"),
     ],
 )
 async def test_a_model_that_is_none_is_refused_with_the_form(model: Any, reason: str) -> None:
@@ -225,7 +225,7 @@ async def test_what_is_no_tool_is_refused_by_its_kind() -> None:
     def endless() -> Any:
         yield 1
 
-    for wrong, reason in ((7, "an int is not a tool"), (endless, "generator")):
+    for wrong, reason in ((7, "is an int; a tool is"), (endless, "generator")):
         tools: Any = [wrong]
         with pytest.raises(AgentError.Config, match=reason):
             await Agent("a", model=MockProvider(["ok"]), tools=tools).run("go")
@@ -420,10 +420,10 @@ async def test_a_tool_that_a_run_has_not_asked_for_cannot_be_called() -> None:
     [
         (["plian"], r"no tool named 'plian' \(did you mean plain\?\)"),
         (["nothing_like_it"], "no tool named 'nothing_like_it'"),
-        ([7], "an int is not a tool"),
-        ([Agent("b")], r"an Agent is not a tool.*as_tool\(\) is one"),
-        ("plain", r"write \['plain'\]"),
-        (shout, "`tools` is a list, not a function"),
+        ([7], r"tools\[0\] is an int; a tool is"),
+        ([Agent("b")], r"tools\[0\] is an Agent.*as_tool\(\) is one"),
+        ("plain", r"write tools=\['plain'\]"),
+        (shout, "tools must be a list, not a function"),
         ([tool(name="plain")(shout)], "already a tool named plain"),
     ],
 )

@@ -167,7 +167,7 @@ async def test_agents_ask_one_another_three_deep_and_no_deeper() -> None:
 
 async def test_what_an_agent_fails_with_is_an_error_of_the_tool() -> None:
     broken = Agent("broken", model=MockProvider([LlmError.Authentication("no key")]))
-    nothing = Agent("nothing", model="no such model")
+    nothing = Agent("nothing", model="nowhere:no-such-model")
     both = [*asks("broken").message.content, *asks("nothing").message.content]
     calls = ChatResponse(ChatMessage(role=ChatMessage.assistant_text("").role, content=both))
     asking = MockProvider([calls, "sorry"])
@@ -175,7 +175,7 @@ async def test_what_an_agent_fails_with_is_an_error_of_the_tool() -> None:
     assert (await shop.run("go")).text == "sorry"
     one, other = results(asking.requests[-1])
     assert "no key" in one
-    assert "no such model" in other
+    assert "nowhere" in other
     answers = [
         b for b in asking.requests[-1].messages[-1].content if isinstance(b, ToolResultBlock)
     ]

@@ -157,7 +157,7 @@ def agent(**parts: Any) -> Agent:
 
 RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "permissions": ({"permissions": 3}, {}, "permissions"),
-    "hooks": ({"hooks": 3}, {}, "hook executor"),
+    "hooks": ({"hooks": 3}, {}, "hooks must be"),
     "config": ({"config": 3}, {}, "config"),
     "tools": ({"tools": 3}, {}, "tools"),
     "conversation": ({}, {"conversation": 3}, "conversation"),

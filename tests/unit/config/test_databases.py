@@ -11,6 +11,7 @@ from agent_core.config.databases import check_database_url, find_database_url, u
 from agent_core.config.load import config_secrets, read_setup
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.options import RuntimeOptions
 from tables import together
 
 URL = "postgresql://ann:s3cr%40t-word@db.example:5432/agents?sslmode=require"
@@ -20,8 +21,8 @@ NAMED = {"model": MODEL, "store": {"url_env": "AGENT_DATABASE"}}
 
 def refusal(tmp_path: Path, **options: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_setup(tmp_path, home_dir=tmp_path / "home", **options)
-    assert caught.value.code is ErrorCode.CONFIG_ERROR
+        RuntimeOptions(project_dir=tmp_path, home_dir=tmp_path / "home", **options).read_setup()
+    assert caught.value.code in {ErrorCode.CONFIG_ERROR, ErrorCode.VALIDATION_ERROR}
     assert "s3cr" not in caught.value.message + str(caught.value.details)
     return caught.value.message
 

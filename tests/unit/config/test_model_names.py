@@ -107,7 +107,7 @@ def test_what_is_no_model_string_gets_the_form_shown(text: str) -> None:
     ],
 )
 def test_a_mistyped_address_is_no_part_of_the_name(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"follows the @.*is not an address http://host"):
+    with pytest.raises(ConfigError, match=r"after the @.*an address http\(s\)://host"):
         build_config(None, f"openai:x@{address}")
 
 

@@ -1,0 +1,152 @@
+"""What a program passes wrongly to a part of the toolkit is named where it is passed."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agcore.agent import Agent, AgentBuilder, AgentConfig, AgentError, AgentSession
+from agcore.llm import (
+    ChatMessage,
+    ChatRequest,
+    CompactConfig,
+    CycleConfig,
+    HookExecutor,
+    LlmCycle,
+    MockProvider,
+)
+from agcore.memory import ConversationMemoryConfig, RetrieverConfig
+from agcore.tools import PermissionChecker, PermissionConfig, ToolRegistry
+from agent_core.errors import ArgumentError, ErrorCode
+from tables import together
+
+WRONG: Any = object()
+
+
+def cycle() -> LlmCycle:
+    return LlmCycle(MockProvider(["hi"]))
+
+
+PARTS: list[tuple[Callable[[], object], str]] = [
+    (lambda: LlmCycle(WRONG), "provider"),
+    (lambda: LlmCycle(MockProvider(["hi"]), WRONG), "config"),
+    (lambda: cycle().with_system_prompt(WRONG), "prompt"),
+    (lambda: cycle().with_messages(WRONG), "messages"),
+    (lambda: cycle().with_messages([WRONG]), "messages"),
+    (lambda: cycle().extend_messages([ChatMessage.user_text("a"), WRONG]), "messages"),
+    (lambda: cycle().with_secrets(WRONG), "secrets"),
+    (lambda: cycle().with_compact_config(WRONG), "config"),
+    (lambda: cycle().with_budget(WRONG), "budget"),
+    (lambda: cycle().with_hook_executor(WRONG), "hooks"),
+    (lambda: CycleConfig(max_tool_turns=WRONG), "max_tool_turns"),
+    (lambda: CycleConfig(retry=WRONG), "retry"),
+    (lambda: CycleConfig(temperature=WRONG), "temperature"),
+    (lambda: CycleConfig(stop="x"), "stop"),
+    (lambda: CycleConfig(stop=[WRONG]), "stop"),
+    (lambda: CycleConfig(reasoning=WRONG), "reasoning"),
+    (lambda: CycleConfig(provider_options=WRONG), "provider_options"),
+    (lambda: ChatRequest(messages=WRONG), "messages"),
+    (lambda: CompactConfig(max_tokens=WRONG), "max_tokens"),
+    (lambda: AgentConfig(max_turns=WRONG), "max_turns"),
+    (lambda: AgentConfig(compact_config=WRONG), "compact_config"),
+    (lambda: RetrieverConfig(top_k=WRONG), "top_k"),
+    (lambda: ConversationMemoryConfig(max_turns=WRONG), "max_turns"),
+    (lambda: PermissionChecker(WRONG), "config"),
+    (lambda: PermissionChecker(None, WRONG), "secrets"),
+    (lambda: PermissionChecker().permission(WRONG), "name"),
+    (lambda: PermissionChecker().check(WRONG), "name"),
+    (lambda: PermissionConfig.white_list(WRONG), "allowed"),
+    (lambda: PermissionConfig.black_list("abc"), "denied"),
+]
+
+
+@together(("make", "name"), PARTS, ids=range(len(PARTS)))
+def test_a_part_names_the_argument(make: Callable[[], object], name: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        make()
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    assert caught.value.details["option"] == name
+
+
+SUBMISSIONS: list[tuple[Callable[[], Awaitable[object]], str]] = [
+    (lambda: cycle().submit("a", WRONG), "tools"),
+    (lambda: cycle().submit("a", [WRONG]), "tools"),
+    (lambda: cycle().submit_with_tools("a", WRONG), "tools"),
+    (lambda: cycle().submit_messages(WRONG), "messages"),
+    (lambda: cycle().submit_messages([WRONG]), "messages"),
+    (lambda: cycle().submit("a", metadata=WRONG), "metadata"),
+    (lambda: ToolRegistry().invoke_all([WRONG]), "invocations"),
+]
+
+
+@together(("submit", "name"), SUBMISSIONS, ids=range(len(SUBMISSIONS)))
+async def test_a_submission_names_the_argument(
+    submit: Callable[[], Awaitable[object]], name: str
+) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        await submit()
+    assert caught.value.details["option"] == name
+
+
+AGENTS: list[dict[str, Any]] = [
+    {"name": 5},
+    {"instructions": 5},
+    {"tools": 5},
+    {"tools": "stock"},
+    {"tools": [5]},
+    {"model": 5},
+    {"model": "gpt-5"},
+    {"hooks": 5},
+    {"permissions": 5},
+    {"config": {}},
+    {"max_turns": "3"},
+    {"budget": 5},
+    {"temperature": "hot"},
+]
+
+
+@together("given", AGENTS, ids=str)
+def test_an_agent_is_checked_where_it_is_made(given: dict[str, Any]) -> None:
+    make: Any = Agent
+    with pytest.raises(AgentError.Config) as caught:
+        make(**({"name": "a"} | given))
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    assert [caught.value.details["option"]] == list(given)
+
+
+RUNS: list[dict[str, Any]] = [
+    {"metadata": WRONG},
+    {"metadata": {"a": WRONG}},
+    {"budget": 5},
+    {"max_turns": "3"},
+    {"tools": 5},
+    {"tools": [5]},
+    {"stop": "x"},
+    {"reasoning": "huge"},
+    {"history": 5},
+    {"model": 5},
+]
+
+
+@together("given", RUNS, ids=range(len(RUNS)))
+async def test_a_run_names_the_argument(given: dict[str, Any]) -> None:
+    model = MockProvider(["hi"])
+    with pytest.raises(AgentError.Config) as caught:
+        await Agent("a", model=model).run("go", **given)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    assert [caught.value.details["option"]] == list(given)
+    assert not model.requests
+
+
+async def test_session_data_is_text() -> None:
+    made = AgentBuilder().provider(MockProvider(["hi"])).tool_registry(ToolRegistry())
+    async with AgentSession(Agent("a"), "s", made.hook_executor(HookExecutor()).build()) as session:
+        wrong: list[tuple[Any, Any, str]] = [
+            ("k", WRONG, "value"),
+            ("k", {1}, "value"),
+            (5, "v", "key"),
+        ]
+        for key, value, name in wrong:
+            with pytest.raises(ArgumentError) as caught:
+                await session.set_session_data(key, value)
+            assert caught.value.details["option"] == name

@@ -120,13 +120,24 @@ async def test_the_command_says_what_is_not_known(home: Home, project: Path) -> 
     assert "s1  hello there" in shown.stdout
     assert "$0.002000 + ?" in shown.stdout.splitlines()[-1]
     assert "[model] price" in shown.stderr
-    assert max(map(len, shown.stdout.splitlines())) <= 80
+    named = [line for line in shown.stdout.splitlines() if str(project) in line]
+    assert len(named) == 1  # whole, for a program that reads it
+    assert max(len(line) for line in shown.stdout.splitlines() if line not in named) <= 80
 
     found = json.loads(command(home, project, "--json", "--by", "session").stdout)
     assert list(found) == ["total", "session"]
     assert found["total"]["unpriced"] == 1
     assert [row["key"] for row in found["session"]] == ["s2", "s1"]
     assert found["session"][0]["usage"]["cost"] is None
+
+
+async def test_a_title_is_whole_where_a_program_reads_it(home: Home, project: Path) -> None:
+    title = "change the colour of every button on the page that shows the settings"
+    async with runtime(home, project, [says("one")], config=PRICED) as made:
+        await made.run(title, session_id="s1")
+    (line,) = [each for each in command(home, project).stdout.splitlines() if "s1  " in each]
+    assert line.startswith(f"  s1  {title} ")
+    assert line.endswith(" $0.002000")
 
 
 def test_the_command_needs_no_configuration_and_refuses_what_is_no_time(

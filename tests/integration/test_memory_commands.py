@@ -134,6 +134,18 @@ def test_several_memories_are_never_forgotten_without_an_answer(
     assert named == ([("mem_cake", False), ("mem_tea", False)] if "--json" in options else [])
 
 
+def test_memories_that_do_not_fit_on_the_list_are_counted(home: Home, project: Path) -> None:
+    for number in range(25):
+        head = f"id: mem_{number:02}\nsummary: Owns tea pot number {number}"
+        home.write(f"memory/user/pot{number}.md", f"---\n{head}\n---\nIt pours.\n")
+    asked = command(home, project, "memory", "forget", "pot", stdin="21\n")
+    assert "… 5 more fit; name one by its id, or with more words" in asked.stderr
+    assert "number of the list" in asked.stderr
+    unasked = command(home, project, "memory", "forget", "pot", "--yes")
+    assert "25 memories fit" in unasked.stderr
+    assert len(left(home)) == 25
+
+
 def test_words_that_fit_one_memory_name_it(home: Home, project: Path) -> None:
     with_cake(home)
     kept = command(home, project, "memory", "forget", "cake", "with", "tea", stdin="n\n")

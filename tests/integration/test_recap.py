@@ -2,8 +2,10 @@
 
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from agent_core import AgentRuntime
 from agent_core.cli.chat.recap import RecapWriter, read_recap
@@ -11,8 +13,10 @@ from agent_core.cli.terminal import Terminal
 from agent_core.errors import StorageError
 from agent_core.history.reading import read_recent
 from agent_core.providers.scripted import Fails, calls
+from agent_core.types import RunStatus
 from isolation import Home
 from runtimes import ask, runtime
+from tables import together
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -92,6 +96,35 @@ async def test_a_failure_is_named_and_an_older_branch_is_shown_as_it_is(
     assert "no such key" in failed
     assert "the first answer" in older
     assert "the second answer" not in older
+
+
+@together(
+    ("ended", "shown"),
+    [
+        (
+            {"status": RunStatus.FAILED, "metadata": {"reason": "owner_lost"}},
+            "failed: its process ended before it did",
+        ),
+        ({"status": RunStatus.FAILED, "end_reason": None}, "failed: no reason is known"),
+        (
+            {"status": RunStatus.CANCELLED, "end_reason": "aborted_tools"},
+            "cancelled during a tool call",
+        ),
+    ],
+)
+async def test_an_end_without_an_error_has_its_reason(
+    ended: dict[str, Any], shown: str, home: Home, project: Path
+) -> None:
+    async with runtime(home, project, ["an answer"]) as made:
+        await ask(made, "hello")
+        found = await read_recap(made, "s1")
+    exchange = found.exchanges[-1]
+    assert exchange.run is not None
+    lost = structs.replace(exchange, run=exchange.run.model_copy(update=ended))
+    screen = Screen()
+    terminal = Terminal(screen, screen, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    RecapWriter(terminal, str).write(structs.replace(found, exchanges=[lost]), "s1")
+    assert screen.getvalue().endswith(f"{shown}\n")
 
 
 async def test_a_session_without_messages_and_one_that_is_not_there(

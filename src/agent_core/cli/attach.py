@@ -7,6 +7,7 @@ from functools import partial
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.exit_codes import COMPLETED, INTERRUPTED
+from agent_core.cli.nearby import resolve_run
 from agent_core.cli.options import Options
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.run import (
@@ -46,7 +47,7 @@ def attach_run(options: Options) -> int:
         options.model = NO_MODEL  # this command asks no model
 
     async def begin(runtime: AgentRuntime) -> RunHandle:
-        return await runtime.attach(await runtime.resolve_run_id(options.id), options.after_seq)
+        return await runtime.attach(await resolve_run(runtime, options.id), options.after_seq)
 
     return carry_out(options, lambda _: begin, see_through=_attend)
 
@@ -58,7 +59,7 @@ def cancel_run(options: Options) -> int:
 
 async def _cancel(prefix: str, setup: Setup, terminal: Terminal, _: Clean) -> int:
     async with open_runtime(setup) as runtime:
-        handle = await runtime.attach(await runtime.resolve_run_id(prefix))
+        handle = await runtime.attach(await resolve_run(runtime, prefix))
         if handle.status.is_terminal:
             terminal.line(f"{handle.run_id} has already ended: it is {handle.status}")
             return COMPLETED

@@ -337,13 +337,15 @@ def _unknown(path: Parts, section: type[Section] | None, above: Parts) -> Config
         return _error(f"{parent} has no keys of its own; set {parent}")
     names = [dotted_key((*above, name)) for name in section.model_fields]
     hint = nearest(key, [*names, *setting_keys()])
-    takes = f"; {parent or 'the file'} takes {_some([*section.model_fields])}"
+    takes = f"; {parent or 'the file'} takes {_some([*section.model_fields], parent)}"
     end = "" if hint else takes
     return _error(f"{key} is not a known key{hint}{end}")
 
 
-def _some(names: Sequence[str]) -> str:
-    more = ["…"] if len(names) > _MOST_NAMED else []
+def _some(names: Sequence[str], section: str) -> str:
+    """Return the first names of a section, and the command that lists all of them."""
+    command = f"soong-agent config show {section}".rstrip()
+    more = [f"… ({command} lists them all)"] if len(names) > _MOST_NAMED else []
     return ", ".join([*names[:_MOST_NAMED], *more])
 
 
@@ -458,7 +460,8 @@ def _set_model(document: Any, table: Table, name: str) -> Sequence[str]:
 def _refuse_tables(path: Parts, table: Table, field: Any) -> None:
     """Refuse to give a value to a section, and to what has keys of its own in the file."""
     if (section := field) in [*_sections_of(field)]:
-        names = _some([dotted_key((*path, name)) for name in section.model_fields])
+        keys = [dotted_key((*path, name)) for name in section.model_fields]
+        names = _some(keys, dotted_key(path))
         raise _error(f"{dotted_key(path)} is a section; set one of its keys: {names}")
     _refuse_arrays(path, table)
 

@@ -20,6 +20,8 @@ from agent_core.types import CostSummary, CostUnit
 _TABLES: Sequence[CostUnit] = ("day", "model", "project", "session")
 _SHORT, _LONG = 10, 100
 _WIDEST = 100
+_FIGURES = 41
+"""Columns of the figures behind a name."""
 _NARROW = 60
 """A terminal that has fewer columns shows no numbers of runs."""
 
@@ -83,6 +85,8 @@ def _there_are_none(options: Options, clean: Clean) -> str:
 def _line(name: str, row: CostSummary, clean: Clean) -> str:
     """A line of a table, as wide as the terminal."""
     columns = min(window_size(sys.stdout).columns, _WIDEST)
+    if not sys.stdout.isatty():  # nothing is cut that another program reads
+        columns = max(columns, cells(visible(clean(name), one_line=True)) + _FIGURES)
     runs = f"{plural(row.runs, 'run'):>10}" if columns >= _NARROW else ""
     room = max(columns - len(runs) - 31, 10)
     text = fitted(visible(clean(name), one_line=True), room)

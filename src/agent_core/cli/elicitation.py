@@ -18,7 +18,7 @@ from agent_core.cli.lines import ESCAPE, InputLines
 from agent_core.cli.question import MARK, rows_of
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import ToolError
-from agent_core.text import shortened, visible
+from agent_core.text import listed, shortened, visible
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
@@ -26,6 +26,7 @@ _DECLINE = "/decline"
 _NO_BROWSER = "no browser could be opened: visit the address yourself"
 _MOST_TRIES = 5
 _MOST_CHOICES = 40
+"""So many choices are listed; others are found by a part of their names."""
 _LONGEST_LINE = 400
 _NO_LONGER = "the question is no longer open"
 _SAID = {"accept": "answered", "decline": "declined", "cancel": "not answered"}
@@ -236,8 +237,10 @@ class TerminalElicitation:
         self._quote(f"{_line(title)} ({_line(', '.join(facts))})")
         if description := field.get("description"):
             self._quote(f"  {_line(str(description))}", Style.DIM)
-        for number, choice in enumerate(choices, 1):
+        for number, choice in enumerate([*choices][:_MOST_CHOICES], 1):
             self._quote(f"  {number} {_line(choice)}")
+        if (more := len(choices) - _MOST_CHOICES) > 0:
+            self._terminal.line(f"    … {more:,} more: write a part of a name", Style.DIM)
         if field.get("type") == "boolean":
             self._terminal.line("    y or n", Style.DIM)
         if field.get("type") == "array":
@@ -306,7 +309,7 @@ def _choices(field: Mapping[str, Any]) -> JsonObject:
     else:
         values = source.get("enum") or ()
         pairs = zip(source.get("enumNames") or values, values, strict=False)
-    return {str(title): value for title, value in [*pairs][:_MOST_CHOICES]}
+    return {str(title): value for title, value in pairs}
 
 
 def _shown(value: Any, choices: Mapping[str, JsonValue]) -> str:
@@ -344,7 +347,13 @@ def _parse(text: str, field: Mapping[str, JsonValue], choices: Mapping[str, Json
 
 
 def _choose(text: str, choices: Mapping[str, JsonValue]) -> Any:
-    """A choice by its number, its title or its value; anything, where there are no choices."""
+    """Return a choice by its number, its title or its value, or of many by a part of its title.
+
+    Where there are no choices, anything is one.
+
+    Raises:
+        ValueError: it names none, or several, which the message names.
+    """
     if not choices:
         return text
     if text.isdecimal() and 0 < int(text) <= len(choices):
@@ -353,7 +362,14 @@ def _choose(text: str, choices: Mapping[str, JsonValue]) -> Any:
         return choices[text]
     if text in choices.values():
         return text
-    raise ValueError("choose one by its number")
+    if len(choices) <= _MOST_CHOICES:
+        raise ValueError("choose one by its number")
+    found = [title for title in choices if text.casefold() in title.casefold()]
+    if len(found) == 1:
+        return choices[found[0]]
+    if not found:
+        raise ValueError("none has that; choose one by its number, or by a part of its name")
+    raise ValueError(f"{len(found):,} have that: {listed(found)}; write more of it")
 
 
 @contextmanager

@@ -52,7 +52,8 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
         if options.json:
             return COMPLETED
         if not known.memories:
-            terminal.line("nothing is remembered", Style.DIM)
+            whose = f" for the tenant {options.tenant}" if options.tenant else ""
+            terminal.line(clean(f"nothing is remembered{whose}"), Style.DIM)
         if options.scope == MEMORY_SHARED and (others := _name_others(options, setup)):
             terminal.line(clean(others), Style.DIM)
         return COMPLETED
@@ -118,7 +119,8 @@ class _Forgetting:
             self._say(f"error: {len(found)} memories fit, and none is forgotten; {cure}", Style.BAD)
             return FAILED
         numbers = answer.replace(",", " ").split()
-        places = [int(one) for one in numbers if one.isdecimal() and 1 <= int(one) <= len(found)]
+        shown = range(1, min(len(found), _MOST_FOUND) + 1)
+        places = [int(one) for one in numbers if one.isdecimal() and int(one) in shown]
         if len(places) < len(numbers):
             self._say("error: the answer is not a number of the list; all are kept", Style.BAD)
             return FAILED
@@ -134,9 +136,11 @@ class _Forgetting:
 
     def _listed(self, found: Sequence[Memory]) -> list[str]:
         lines: list[str] = []
-        for number, memory in enumerate(found, 1):
+        for number, memory in enumerate(found[:_MOST_FOUND], 1):
             start = f"{number:>3}  {self._clean(memory.memory_id)}  {memory.category:<9}"
             lines.append(visible(f"{start}  {_summary(memory, self._clean)}", one_line=True))
+        if (more := len(found) - _MOST_FOUND) > 0:
+            lines.append(f"     … {more:,} more fit; name one by its id, or with more words")
         return lines
 
     def _forget(self, memories: Sequence[Memory]) -> int:
@@ -183,10 +187,10 @@ def find_named(words: Sequence[str], known: MemoryList, *, may_differ: bool = Tr
     parts = fold(text).split()
     whole = [one for one in known.memories if all(part in _folded(one) for part in parts)]
     if whole or not may_differ:
-        return whole[:_MOST_FOUND]
+        return whole
     from agent_core.memory.recall import ranked  # noqa: PLC0415 - an id needs no search
 
-    return (ranked(text, known.memories) or like)[:_MOST_FOUND]
+    return ranked(text, known.memories) or like
 
 
 def _folded(memory: Memory) -> str:
@@ -196,7 +200,7 @@ def _folded(memory: Memory) -> str:
 def _name_others(options: Options, setup: Setup) -> str:
     """Name the other memories, and the option that lists each of them."""
     users = find_users(setup.memory_dir, options.tenant)
-    tenants = find_tenants(setup.memory_dir) if options.tenant is None else []
+    tenants = [each for each in find_tenants(setup.memory_dir) if each != options.tenant]
     named = [f"--scope {visible(user, one_line=True)}" for user in users]
     named += [f"--tenant {tenant}" for tenant in tenants]
     if not named:

@@ -11,7 +11,7 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.setup import read_command_setup
 from agent_core.cli.terminal import Style
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
-from agent_core.text import noun, plural, visible
+from agent_core.text import noun, plural, shorten_name, visible
 
 _MOST_FOLDERS = 100
 _MOST_COUNTED = 1000
@@ -48,6 +48,27 @@ async def resolve_session(runtime: AgentRuntime, prefix: str) -> str:
                 error.code, f"{error.message}{near}", details=error.details
             ) from None
         raise
+
+
+async def resolve_run(runtime: AgentRuntime, prefix: str) -> str:
+    """Return the run that a person names; see `AgentRuntime.resolve_run_id`.
+
+    Raises:
+        StorageError: `run_not_found`: no id begins so; the message says where runs are listed.
+        AgentCoreError: `validation_error`: several do.
+    """
+    try:
+        return await runtime.resolve_run_id(prefix)
+    except StorageError as error:
+        if error.code is not ErrorCode.RUN_NOT_FOUND:
+            raise
+        named = visible(shorten_name(prefix), one_line=True)
+        message = f"there is no run {named}; soong-agent sessions show <session> lists its runs"
+        with suppress(AgentCoreError):
+            short = await short_id_of(runtime, await runtime.resolve_session_id(prefix))
+            cure = f"soong-agent sessions show {short} lists its runs"
+            message = f"{named} is a session, and a run is needed; {cure}"
+        raise StorageError(error.code, message, details=error.details) from None
 
 
 async def describe_new_session(runtime: AgentRuntime, session_id: str) -> tuple[str, Style]:

@@ -227,11 +227,15 @@ class Parser(PlainParser):
         text = super().format_help()
         if not self.what or not self.commands:
             return text
-        found = (re.search(_EXAMPLE, action.epilog or "") for action in self.commands.values())
-        examples = "".join(f"\n{match[0]}" for match in found if match)
+        examples = "".join(f"\n  {example}" for example in self._examples())
         alone = f"Without an action: {self.default}. " if self.default else ""
         details = f"{self.prog} <action> --help shows details."
         return f"{text}\nexamples:{examples}\n\n{alone}{details}\n"
+
+    def _examples(self) -> list[str]:
+        """Return the first example of each action."""
+        found = (re.search(_EXAMPLE, action.epilog or "") for action in self.commands.values())
+        return [match[0].strip() for match in found if match]
 
     def error(self, message: str) -> NoReturn:
         """End the process with what is wrong with the usage; a hint follows on a line of its own.
@@ -241,7 +245,10 @@ class Parser(PlainParser):
         fault, _, hint = visible(message).partition("; ")
         cures = (cure for known, cure in _CURES.items() if known in fault)
         more = f"{self.prog} --help shows what there is"
-        if fault.startswith(_INCOMPLETE):
+        if self.commands and not self.default and fault == f"{_INCOMPLETE}: action":
+            fault = f"an action is missing: {' or '.join(self.commands)}"
+            hint = f"for example: {next(iter(self._examples()), self.prog)}"
+        elif fault.startswith(_INCOMPLETE):
             usage, *_ = self.format_usage().removeprefix("usage: ").split("\n       soong-agent")
             more = " ".join(usage.replace("[-h] ", "").split())
         hint = hint or next(cures, more)

@@ -151,12 +151,13 @@ def _shown_view(view: CommandView) -> str:
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    async with open_runtime(setup, read_only=True) as runtime:
+        session_id = options.session_id and await resolve_session(runtime, options.session_id)
+        grants = await runtime.permission_grants(session_id)
     show_rules(setup, terminal, clean)
     if setup.config.permissions.remember_scope != "session_stored":
         terminal.line(_IN_MEMORY, Style.DIM)
-    async with open_runtime(setup, read_only=True) as runtime:
-        session_id = options.session_id and await resolve_session(runtime, options.session_id)
-        show_grants(await runtime.permission_grants(session_id), terminal, clean)
+    show_grants(grants, terminal, clean)
     return COMPLETED
 
 

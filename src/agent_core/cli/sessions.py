@@ -13,7 +13,7 @@ from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
 from agent_core.cli.layout import fitted
 from agent_core.cli.lines import InputLines
-from agent_core.cli.nearby import name_nearby, resolve_session
+from agent_core.cli.nearby import name_nearby, resolve_run, resolve_session
 from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
@@ -76,7 +76,7 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
                 if options.last is not None and options.last < 1:
                     message = f"--last takes 1 or more, not {options.last}"
                     raise validation_error(message)
-                run_id = await runtime.resolve_run_id(options.run) if options.run else None
+                run_id = await resolve_run(runtime, options.run) if options.run else None
                 await show_session(
                     runtime,
                     session_id,

@@ -22,7 +22,7 @@ from agent_core.history.reading import (
     result_text,
     spoken,
 )
-from agent_core.history.words import NOT_ACTIVE, SUMMARY, end_in_words, outcome_word, remarks
+from agent_core.history.words import NOT_ACTIVE, SUMMARY, ending_of_run, outcome_word, remarks
 from agent_core.runtime.background import read_background_usage
 from agent_core.text import Clean, plural, short_line, shortened, visible
 from agent_core.text.json_text import shown_json
@@ -137,12 +137,9 @@ class _Story(HistoryWriter):
         elif objection := str(run.metadata.get("stop_objection") or ""):
             first = f"{indent}  completed against an objection: "
             self._block(objection, f"{indent}    ", style=Style.WARN, first=first)
-        elif run.status is RunStatus.CANCELLED:
-            when = f" {end_in_words(run.end_reason)}" if run.end_reason else ""
-            self.sheet.line((f"{indent}  cancelled{when}", Style.WARN))
-        elif run.status is RunStatus.FAILED:
-            reason = str(run.metadata.get("reason") or run.end_reason or "no reason is known")
-            self.sheet.line((f"{indent}  failed: {end_in_words(reason)}", Style.BAD))
+        elif ending := ending_of_run(run):
+            style = Style.BAD if run.status is RunStatus.FAILED else Style.WARN
+            self.sheet.line((f"{indent}  {ending}", style))
 
     def note(self, entry: NoteEntry) -> None:
         """Write a remark."""

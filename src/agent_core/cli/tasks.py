@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
 from agent_core.cli.layout import window_size
+from agent_core.cli.nearby import resolve_session
 from agent_core.cli.options import Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
-from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
+from agent_core.cli.setup import (
+    build_terminal_redactor,
+    open_runtime,
+    read_command_setup,
+    run_on_terminal,
+)
 from agent_core.cli.sheet import write_output
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
@@ -39,8 +45,8 @@ def show_tasks(options: Options) -> int:
     return run_on_terminal(options, options.path, partial(show, options), asks_model=False)
 
 
-def _list(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
-    tasks, problems = _read(options, setup)
+async def _list(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
+    tasks, problems = await _read(options, setup)
     for each in tasks:
         if options.json:
             write_output(clean(json.dumps(_summary_in_json(each), ensure_ascii=False)) + "\n")
@@ -52,20 +58,20 @@ def _list(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
     for problem in problems:
         _note(f"error: {clean(problem)}")
     if not tasks and not problems and not options.json:
-        _note(f"there are no Tasks of {setup.project}")
+        whose = f" in session {options.session_id}" if options.session_id else ""
+        _note(f"there are no Tasks of {setup.project}{whose}")
     return FAILED if problems else COMPLETED
 
 
-def _read(options: Options, setup: Setup) -> tuple[list[StoredTask], list[str]]:
+async def _read(options: Options, setup: Setup) -> tuple[list[StoredTask], list[str]]:
+    options.session_id = await _session_of(setup, options.session_id)
     return read_stored_tasks(
-        setup.tasks_dir,
-        project_dir=setup.project,
-        session_id=_session_of(setup.tasks_dir, options.session_id),
+        setup.tasks_dir, project_dir=setup.project, session_id=options.session_id
     )
 
 
-def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
-    tasks, problems = _read(options, setup)
+async def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
+    tasks, problems = await _read(options, setup)
     ids = {each.task_id for each in tasks}
     begun = {task_id for task_id in ids if task_id.startswith(options.id)}
     if options.id not in ids and len(begun) > 1:
@@ -131,13 +137,21 @@ def _fail(text: str, code: int) -> int:
     return code
 
 
-def _session_of(folder: Path, prefix: str | None) -> str | None:
-    """Return the only session with Tasks whose id has this prefix; else the prefix."""
-    if prefix is None or not folder.is_dir() or (folder / prefix).exists():
-        return prefix
-    starts = (prefix, f"sess_{prefix}")
-    found = [place.name for place in folder.iterdir() if place.name.startswith(starts)]
-    return found[0] if len(found) == 1 else prefix
+async def _session_of(setup: Setup, prefix: str | None) -> str | None:
+    """Return the session that a prefix names: the only one with Tasks, or one of the database.
+
+    Raises:
+        StorageError: `session_not_found`.
+        AgentCoreError: `validation_error`: several sessions have ids that begin so.
+    """
+    if prefix is None:
+        return None
+    named = [each.name for each in setup.tasks_dir.iterdir()] if setup.tasks_dir.is_dir() else []
+    found = [name for name in named if name.startswith((prefix, f"sess_{prefix}"))]
+    if prefix in found or len(found) == 1:
+        return prefix if prefix in found else found[0]
+    async with open_runtime(setup, read_only=True) as runtime:
+        return await resolve_session(runtime, prefix)
 
 
 async def own_runs(runtime: "AgentRuntime", session_id: str) -> set[str] | None:

@@ -11,7 +11,7 @@ from agent_core.errors import describe_error
 from agent_core.events.projection import Call, PlacedEvent
 from agent_core.text import Clean, plural, visible
 from agent_core.text.languages import ENGLISH, Language
-from agent_core.types import EventLevel, EventType, Role
+from agent_core.types import EventLevel, EventType, Role, RunStatus
 from agent_core.types.event_details import (
     ModelRetried,
     PermissionDecided,
@@ -20,7 +20,7 @@ from agent_core.types.event_details import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.types import DamagedRow
+    from agent_core.types import DamagedRow, RunRecord
 
 NOT_ACTIVE = "not on the active path"
 SUMMARY = "summary of what came before"
@@ -114,9 +114,16 @@ def meaning_of(kind: EventType) -> Meaning:
     return _MEANINGS.get(kind, _NOTHING)
 
 
-def end_in_words(reason: str) -> str:
-    """Return how a run ended, in words."""
-    return _ENDS.get(reason, reason.replace("_", " "))
+def ending_of_run(run: "RunRecord") -> str:
+    """Return how a run that has no error was cancelled, or failed; empty if it was neither."""
+    is_failed = run.status is RunStatus.FAILED
+    reason = str((is_failed and run.metadata.get("reason")) or run.end_reason or "")
+    words = _ENDS.get(reason, reason.replace("_", " "))
+    if is_failed:
+        return f"failed: {words or 'no reason is known'}"
+    if run.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
+        return f"cancelled {words}".rstrip()
+    return ""
 
 
 def kind_in_words(kind: EventType) -> str:

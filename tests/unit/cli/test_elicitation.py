@@ -91,6 +91,29 @@ async def test_each_kind_of_field_is_read_as_its_type(
     assert answer == ElicitationAnswer(action="accept", content={"it": value})
 
 
+MANY = {"type": "string", "enum": [f"port {number} of {number % 7}" for number in range(100)]}
+
+
+@together(
+    ("typed", "value", "said"),
+    [
+        ("port 73", "port 73 of 3", "60 more: write a part of a name"),
+        ("74", "port 73 of 3", ""),
+        ("port 99 of 1", "port 99 of 1", ""),
+        ("of 3", None, "14 have that: port 3 of 3, port 10 of 3"),
+        ("dock", None, "none has that"),
+    ],
+)
+async def test_what_is_beyond_a_long_list_is_chosen_by_a_part_of_its_name(
+    typed: str, value: str | None, said: str
+) -> None:
+    answer, shown = await at_a_pipe(f"{typed}\n", form(it=MANY))
+    assert answer.content == ({"it": value} if value else None)
+    assert said in shown
+    assert "40 port 39" in shown
+    assert "41 port 40" not in shown
+
+
 @together(
     ("field", "shown"),
     [

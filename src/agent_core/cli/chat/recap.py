@@ -20,6 +20,7 @@ from agent_core.history.reading import (
     read_recent,
     spoken,
 )
+from agent_core.history.words import ending_of_run
 from agent_core.text import Clean, plural, shortened, visible
 from agent_core.types import (
     ContextReport,
@@ -180,8 +181,9 @@ class RecapWriter:
                 self._clean(describe_error(run.error.message, run.error.code)), _LONGEST_REASON
             )
             self._say(f"error: {why}", Style.BAD)
-        elif run is not None and run.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
-            self._terminal.line("cancelled", Style.WARN)
+        elif run is not None and (ending := ending_of_run(run)):
+            style = Style.BAD if run.status is RunStatus.FAILED else Style.WARN
+            self._say(shortened(self._clean(ending), _LONGEST_REASON), style)
 
     def _question(self, node: Node) -> None:
         words = gist_of(node).strip() or spoken(node)

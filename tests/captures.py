@@ -343,7 +343,7 @@ class Session:
         """Take what comes next; False: nothing comes any more."""
         left = self.ends_at - time.monotonic()
         ready = select.select([self._terminal], [], [], max(left, 0))[0]
-        assert ready, f"nothing came in time:\n{self._shown()}"
+        assert ready, f"nothing arrived in time:\n{self._shown()}"
         try:
             piece = os.read(self._terminal, 65536)
         except OSError:  # the other side is closed

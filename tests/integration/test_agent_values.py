@@ -202,7 +202,7 @@ async def test_a_run_is_one_of_a_definition(home: Home, project: Path) -> None:
     async with runtime(home, project, provider) as made:
         made.register_agent_definition(definition)
         assert (await made.run("go", agent="looker")).text == "seen"
-        with pytest.raises(AgentCoreError, match=r"'loker', and there is no such agent.*looker"):
+        with pytest.raises(AgentCoreError, match=r"'loker', but there is no such agent.*looker"):
             await made.start("go", agent="loker")
     assert "You look." in system_of(provider.requests[0])
     assert provider.requests[0].model == "own"

@@ -146,8 +146,8 @@ async def test_time_that_is_over_ends_every_run_of_a_pool(home: Home, project: P
             assert await handle.wait() is RunStatus.FAILED
             assert handle.error is not None
             assert handle.error.details["limit"] == "wall_s"
-            assert "the time of the pool is over" in handle.error.message
-        with pytest.raises(RunError, match="the time of the pool is over"):
+            assert "the time of the pool is up" in handle.error.message
+        with pytest.raises(RunError, match="the time of the pool is up"):
             await made.run("go", budget=pool)
 
 
@@ -203,7 +203,7 @@ async def test_an_agent_of_the_toolkit_draws_from_a_pool() -> None:
 @together(
     ("limits", "words"),
     [
-        ({}, "limits something"),
+        ({}, "needs a limit"),
         ({"euros": 1}, "euros"),
         ({"requests": -1}, "requests"),
         ({"usd": "1"}, "usd"),

@@ -296,7 +296,7 @@ def test_a_kill_in_the_middle_leaves_the_old_or_the_new_file(
         ),
         (
             {"decision": "deny", "path": ["secrets/**"]},
-            "denies: calls of every tool on secrets/** (of whatever project is open)",
+            "denies: calls of every tool on secrets/** (in whichever project is open)",
         ),
         (
             {"decision": "ask", "host": ["*.example.org"], "agent": ["worker"]},
@@ -342,7 +342,7 @@ def test_the_commands_say_what_they_did(home: Home, project: Path) -> None:
         ("config unset model.temperature", 0, "is not set", ""),
         ("permissions add allow -- git log *", 0, "the command git log", "added"),
         ("permissions add allow -- git log *", 0, "the command git log", "there already"),
-        ("permissions add deny -- git log *", 2, "", "config.toml:5 has a rule for the very same"),
+        ("permissions add deny -- git log *", 2, "", "config.toml:5 has a rule for exactly these"),
         ("permissions add allow", 2, "", "a command after --, or add --tool, --path"),
     ):
         done = command(home, project, *words.split())
@@ -362,7 +362,7 @@ TYPED = [
     ("--path '~no-such-user/x'", "--path '~no-such-user/x' cannot be used", ""),
     ("--path '${NO}/x'", "--path '${NO}/x' cannot be used", ""),
     ("--only edits -- ls", 'the rule is for a command and only for "edits"', ""),
-    ("--reason because", "the rule is for no calls", "--agent or --only"),
+    ("--reason because", "the rule covers no calls", "--agent or --only"),
     (f"--tool {'x' * 500}/", f"{'x' * 80}…", ""),
 ]
 

@@ -119,7 +119,7 @@ def test_init_asks_before_it_writes_and_names_what_is_there(home: Home, project:
         keys = [Key(READY, "/init" + ENTER), Key("? help", "y"), Key(AT_REST, CTRL_D)]
         converse(home, project, server, keys)
         message = sent(server, 0)
-    assert "There is no AGENTS.md yet. Files that tell about the project: README.md." in message
+    assert "There is no AGENTS.md yet. Files that describe the project: README.md." in message
     assert (project / "AGENTS.md").read_text() == "A lamp.\n"
 
 
@@ -192,14 +192,14 @@ def test_rules_and_servers_are_added_with_no_more_than_the_words(home: Home, pro
     with ModelServer.in_thread([]) as server:
         keys = [
             Key(READY, "/permissions add allow --tool mcp.notes.add" + ENTER),
-            Key("counts from the next start", "/permissions add deny -- git push" + ENTER),
+            Key("applies from the next start", "/permissions add deny -- git push" + ENTER),
             Key("permissions.rules[1]", "/mcp add notes -- /bin/notes --fast" + ENTER),
             Key("to try it", "/permissions explain -- git push" + ENTER),
             Key(re.compile(r"the model reads[\s\S]*sandbox off"), CTRL_D),
         ]
         scene = converse(home, project, server, keys, columns=100)
     assert "calls of mcp.notes.add, in every project" in words(scene)
-    assert words(scene).count("counts from the next start") == 3
+    assert words(scene).count("applies from the next start") == 3
     config = tomllib.loads((home.path / "config.toml").read_text())
     assert config["permissions"]["rules"] == [
         {"decision": "allow", "tool": ["mcp.notes.add"]},

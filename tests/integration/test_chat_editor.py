@@ -76,10 +76,10 @@ def test_the_draft_is_edited_with_its_pastes_and_comes_back_whole(
 
 FAILING = (
     (None, "cannot be started; set $VISUAL or $EDITOR"),
-    ("exit 3", "ended with exit code 3; the draft is as it was"),
-    ("kill -9 $$", "ended with signal SIGKILL; the draft is as it was"),
+    ("exit 3", "ended with exit code 3; the draft is unchanged"),
+    ("kill -9 $$", "ended with signal SIGKILL; the draft is unchanged"),
     ('rm "$1"', "No such file"),
-    ('printf "a\\0b" > "$1"', "has left no text; the draft is as it was"),
+    ('printf "a\\0b" > "$1"', "saved no text; the draft is unchanged"),
 )
 
 

@@ -162,5 +162,5 @@ def test_answers_from_a_pipe_are_told_apart(
         )
         found = str(server.requests[1].body["messages"][-1])
     assert said in found
-    assert ("letters are keys of a terminal" in done.stderr) is (typed == "y\n")
+    assert ("letters are keys for a terminal" in done.stderr) is (typed == "y\n")
     assert ("1 call was denied, because nobody answered" in done.stderr) is (typed != "3\n")

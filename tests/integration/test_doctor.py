@@ -326,7 +326,7 @@ def test_programs_of_hooks_and_tools_are_looked_for(
     ]
     place_of_prompt = "hooks.UserPromptSubmit[0].hooks"
     assert told[5:7] == [
-        ("remark", f"{place_of_prompt}[0]: a deny of this event has no effect"),
+        ("remark", f"{place_of_prompt}[0]: denying this event has no effect"),
         ("broken", f"{place_of_prompt}[1]: ~/gone.py does not exist"),
     ]
     assert told[7][1].startswith("the tool in ~/tools/broken.json cannot be used")

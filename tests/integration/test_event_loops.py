@@ -294,7 +294,7 @@ def test_a_worker_runs_in_one_event_loop(home: Home, database_url: str) -> None:
         while worker._home is None:
             assert not running.done(), running.exception()
         assert "another event loop" in refusal(worker.run())
-        with pytest.raises(AgentCoreError, match="running already"):
+        with pytest.raises(AgentCoreError, match="already running"):
             there(loop, worker.run())
         worker.drain()  # from this thread
         assert running.result(30)

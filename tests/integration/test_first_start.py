@@ -104,7 +104,7 @@ def test_nothing_that_is_there_is_said_too(home: Home, project: Path) -> None:
     shown = screen(home, project, "chat")
     assert "no Ollama" in shown
     assert "no GGUF file" in shown
-    assert "own server is named openai:my-model@http://" in shown
+    assert "own server, write openai:my-model@http://" in shown
     assert sections(shown) == [{"provider": "openai", "name": "gpt-5-mini"}]
 
 
@@ -208,7 +208,7 @@ def test_a_configuration_that_appears_during_the_offer_is_kept(home: Home, proje
         keys=[Key(QUESTION, lambda: home.write_config(mine)), Key(QUESTION, "y\r")],
     )
     assert scene.code == 2
-    assert "exists by now" in scene.text
+    assert "exists already" in scene.text
     assert (home.path / "config.toml").read_text("utf-8") == mine
 
 

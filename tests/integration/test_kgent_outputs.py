@@ -301,7 +301,7 @@ def test_the_model_is_asked_once_more_in_the_same_conversation(
 def test_a_failed_check_is_shown_to_the_model(tmp_path: Path, engine: str) -> None:
     check = python("import json; assert json.load(open('deliverables/a.json'))['id'] == 2, 'two!'")
     better = model_calls("write_file", path="deliverables/a.json", content='{"id": 2}')
-    script: list[Reply] = [WRITES, "Done.", better, "Done again."]
+    script: list[Reply] = [WRITES, "Done.", better, "Redone."]
     result, requests = conduct(tmp_path, engine, script, checks=[check])
     assert result.status == "completed"
     assert "two!" in requests[2]

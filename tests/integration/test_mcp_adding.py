@@ -292,7 +292,7 @@ def test_several_servers_come_together_and_keys_without_a_meaning_are_named(
     done = mcp(home, project, "add-json", json.dumps(snippet))
     assert done.returncode == 0, done.stderr
     assert servers(home) == {"Framelink-MCP": NPX, "mcp": FAR}
-    assert "left out, for it has no meaning here" in done.stderr
+    assert "left out, because it has no meaning here" in done.stderr
     for key in ("Framelink MCP.autoApprove", "Framelink MCP.trust", "mcp.env"):
         assert key in done.stderr
     assert mcp(home, project, "add-json", "other", json.dumps(snippet)).returncode == 2
@@ -388,7 +388,7 @@ def test_no_secret_is_shown(home: Home, project: Path) -> None:
             (["a b", "npx"], 2, "a-b would do"),
             (["x", "ftp://far.example/mcp"], 2, "url must be an http or https address"),
             (["x", "https://me:pw@far.example/mcp"], 2, "must not contain credentials"),
-            (["x", "https://far.example/mcp", "more"], 2, "'more' is too much"),
+            (["x", "https://far.example/mcp", "more"], 2, "'more' is unexpected"),
             (["x", "--bogus", "--", "npx"], 2, "unrecognized arguments: --bogus"),
             (["x", "--env", "A B", "--", "npx"], 2, "NAME=VALUE is needed"),
             (["x", "--env", "NOT_SET_ANYWHERE", "--", "npx"], 2, "NOT_SET_ANYWHERE is not set"),

@@ -69,7 +69,7 @@ def test_a_server_that_answers_says_what_it_offers_and_how_fast(home: Home, proj
 
 @pytest.mark.usefixtures("servers")
 def test_a_server_that_does_not_answer_is_an_error_with_a_cure(home: Home, project: Path) -> None:
-    for name, cure in (("broken", "command, args and env"), ("far", "see that url is right")):
+    for name, cure in (("broken", "command, args and env"), ("far", "check its url")):
         shown = mcp(home, project, "test", name)
         assert (shown.returncode, shown.stdout) == (1, "")
         assert shown.stderr.startswith("error: ")

@@ -127,7 +127,7 @@ def test_several_memories_are_never_forgotten_without_an_answer(
     with_cake(home)
     done = command(home, project, "memory", "forget", "tea", *options)
     assert done.returncode == 1
-    assert "2 memories fit, and none is forgotten; name one by its id" in done.stderr
+    assert "2 memories match; none was forgotten: name one by its id" in done.stderr
     assert left(home) == {"tea", "cake", "tabs"}
     shown = [json.loads(line) for line in done.stdout.splitlines()]
     named = [(each["memory_id"], each["forgotten"]) for each in shown]

@@ -167,7 +167,7 @@ async def test_a_question_is_answered_with_other_arguments(home: Home, project: 
         assert url in Page(await client.page("/sessions/s1")).links
         page = await client.page(url)
         assert "+one" in page
-        assert "code.write_file asks to be allowed" in page
+        assert "code.write_file asks for permission" in page
         status, text = await client.post(url, decision="allow_once", arguments="{")
         assert (status, "JSON" in text) == (400, True)
         assert "{</textarea>" in text  # nothing that was written is lost
@@ -178,7 +178,7 @@ async def test_a_question_is_answered_with_other_arguments(home: Home, project: 
         assert (await made.approval(question.request_id)).state == "open"
         changed = '{"path": "b.txt", "content": "two\\n"}'
         status, where = await client.post(url, decision="allow_once", arguments=changed)
-        assert "code.write_file asked to be allowed" in await client.page(url)
+        assert "code.write_file asked for permission" in await client.page(url)
         assert (status, where.partition("#")[0]) == (303, "/sessions/s1")
         assert await (await made.attach(handle.run_id)).wait() is RunStatus.COMPLETED
         assert (project / "b.txt").read_text() == "two\n"
@@ -305,7 +305,7 @@ async def test_an_unknown_address_answers_a_browser_with_a_page(home: Home, proj
             async with client.get(f"{address}{path}", headers=headers) as response:
                 assert (response.status, response.content_type) == (404, kind), path
                 if kind == "text/html":
-                    assert "There is nothing here" in await response.text()
+                    assert "Not found" in await response.text()
 
 
 async def test_a_long_session_is_shown_in_parts(home: Home, project: Path) -> None:

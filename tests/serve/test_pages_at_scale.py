@@ -80,7 +80,7 @@ async def test_a_worker_carries_a_run_out_that_a_page_follows(
             ):
                 await one.open("/")
                 await one.send("write it")
-                await one.shows("code.write_file asks to be allowed")
+                await one.shows("code.write_file asks for permission")
                 await one.press("Allow once")
                 await one.shows("A worker says so.")
                 await one.page.locator("#status", has_text="completed").wait_for()

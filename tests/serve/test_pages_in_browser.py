@@ -74,10 +74,10 @@ async def test_two_browsers_and_another_process_follow_one_session(
         await two.shows("First **half**")
         gate.set()
         for each in (one, two):
-            await each.shows("code.write_file asks to be allowed")
+            await each.shows("code.write_file asks for permission")
         text = await one.page.locator("#conversation").inner_text()
         assert text.count("second half") == 1
-        await two.page.get_by_role("link", name="code.write_file asks to be allowed").click()
+        await two.page.get_by_role("link", name="code.write_file asks for permission").click()
         await two.shows("+one")
         await two.page.get_by_text("Change the arguments").click()
         changed = '{"path": "b.txt", "content": "two\\n"}'
@@ -237,7 +237,7 @@ async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
             assert await stop.count() == 0
             await one.open("/sessions/s1")
             await one.send("write it")
-            question = one.page.get_by_role("link", name="code.write_file asks to be allowed")
+            question = one.page.get_by_role("link", name="code.write_file asks for permission")
             await question.wait_for()
             seen = (
                 "document.querySelector('#questions').getBoundingClientRect().bottom < innerHeight"
@@ -304,7 +304,7 @@ async def test_two_browsers_and_a_terminal_at_one_session(
                 path = one.page.url.removeprefix(own.address).partition("#")[0]
                 await two.open(path)
                 for each in (one, two):
-                    await each.shows("code.write_file asks to be allowed")
+                    await each.shows("code.write_file asks for permission")
                 url = await one.page.get_by_role("link", name="Follow this run").get_attribute(
                     "href"
                 )
@@ -475,10 +475,10 @@ async def test_what_models_and_tools_write_is_only_text(
     ):
         await one.open("/")
         await one.send(HOSTILE)
-        await one.shows("asks to be allowed")
+        await one.shows("asks for permission")
         await one.open("/")
         await _has_only_text(one)
-        await one.page.get_by_role("link", name="asks to be allowed").first.click()
+        await one.page.get_by_role("link", name="asks for permission").first.click()
         await _has_only_text(one)
         await one.press("Allow once")
         await one.page.locator("#status", has_text="completed").wait_for()
@@ -711,7 +711,7 @@ async def test_a_page_goes_on_after_the_server_was_killed(
                 await one.page.get_by_role("button").click()
                 await one.open("/")
                 await one.send("write it")
-                await one.shows("code.write_file asks to be allowed")
+                await one.shows("code.write_file asks for permission")
                 own.process.kill()
                 await asyncio.to_thread(own.process.wait)
                 lost = one.page.get_by_text("The connection to the console is lost.")

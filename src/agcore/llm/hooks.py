@@ -122,7 +122,7 @@ class HookExecutor:
         if not isinstance(event, str) or event not in frozenset(HookEvent):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
             raise OtherLlmError(f"there is no event {event!r}; the events are in HookEvent")
         if not isinstance(guard, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
-            raise OtherLlmError(f"guard is True or False, not {kind_of(guard)}")
+            raise OtherLlmError(f"guard must be True or False, not {kind_of(guard)}")
         execute = getattr(hook, "execute", None)
         if isinstance(hook, type) or callback_problem(execute, "context", needs_async=True):
             what = f"the class {hook.__name__}" if isinstance(hook, type) else kind_of(hook)

@@ -312,9 +312,9 @@ class ToolRegistry:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
         """
         if not isinstance(cast("object", name), str):
-            raise InvalidArgumentsError(str(name), f"name is a text, not {kind_of(name)}")
+            raise InvalidArgumentsError(str(name), f"name must be a text, not {kind_of(name)}")
         if timeout_s is not None and not isinstance(cast("object", timeout_s), int | float):
-            message = f"timeout_s is a number or None, not {kind_of(timeout_s)}"
+            message = f"timeout_s must be a number or None, not {kind_of(timeout_s)}"
             raise InvalidArgumentsError(name, message)
         if not isinstance(cast("object", arguments), Mapping):
             what = kind_of(arguments)

@@ -17,7 +17,7 @@ SHOWN = 200
 
 def _check_words(text: str) -> str:
     if not text.strip() or len(text) > _LONGEST:
-        raise ValueError(f"has to say something, in at most {_LONGEST:,} characters")
+        raise ValueError(f"must not be empty, and has at most {_LONGEST:,} characters")
     return text
 
 
@@ -32,7 +32,7 @@ def _join_lines(given: object) -> object:
 
 def _refuse_truth(given: object) -> object:
     if isinstance(given, bool):
-        raise ValueError("is true or false, and has to be a number")
+        raise ValueError("must be a number, not true or false")
     return given
 
 

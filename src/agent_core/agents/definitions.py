@@ -126,7 +126,7 @@ class AgentDefinitions:
                 raise _build_refusal(
                     ErrorCode.DUPLICATE_AGENT_DEFINITION,
                     f"the agent definition {key} ({place}) has the id of {target}; "
-                    f'take another id, or say overrides: "{target}"',
+                    f'choose another id, or set overrides: "{target}"',
                     key,
                 )
             return
@@ -181,7 +181,7 @@ def check_definitions(
     for key in ("default_sub_agent_definition", "default_fork_agent_definition"):
         named: str = getattr(config.agents, key)
         if definitions.find(named) is None:
-            message = f"agents.{key} names {named!r}, and there is no such agent definition"
+            message = f"agents.{key} names {named!r}, but there is no such agent definition"
             raise ConfigError(ErrorCode.CONFIG_ERROR, message, details={"key": f"agents.{key}"})
 
 

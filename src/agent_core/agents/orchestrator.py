@@ -318,7 +318,7 @@ class OrchestratorSpawner(ChildSpawner):
             message = f"the worker's run {run_id} did not stop in time"
             failure = ToolError(ErrorCode.CANCELLED, message)
         except Exception as error:  # noqa: BLE001 - logged, and returned as any other error result
-            what = f"the result of {run_id} hit a bug"
+            what = f"the result of {run_id} failed on a bug"
             log_failure(logger, what, error=error, clean=self._parent.clean)
             failure = ToolError(ErrorCode.INTERNAL_ERROR, f"{what}; the log has the details")
         return ToolResult(is_error=True, error=ErrorPayload.of(failure))

@@ -131,7 +131,7 @@ class WorkerPools:
                 message = f"there is no worker {agent_id}{where}; agent.list_workers lists them"
                 raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
             candidates = [worker]
-            refusal = f"worker {worker.worker_id} cannot be sent for these steps"
+            refusal = f"worker {worker.worker_id} cannot be dispatched for these steps"
         else:
             candidates = self.in_pool(pool_id)
             refusal = "no worker that is allowed to take these steps is available"
@@ -168,7 +168,7 @@ class WorkerPools:
             message = f"worker {workers[0].worker_id} is busy with run {run_id}"
             details: JsonObject = {"worker_agent_id": agent_ids[0], "current_run_id": run_id}
             return ToolError(ErrorCode.WORKER_BUSY, message, retryable=True, details=details)
-        message = "every worker that could go is busy; wait until one is not"
+        message = "every suitable worker is busy; wait until one is free"
         details = {"worker_agent_ids": agent_ids}
         return ToolError(ErrorCode.WORKER_POOL_BUSY, message, retryable=True, details=details)
 

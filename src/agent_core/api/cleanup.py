@@ -146,7 +146,7 @@ class CleanupMethods(RuntimeMethods):
         if session_ids is not None and older_than is None and project is None and not keep_last:
             return await retention.delete_these(list(dict.fromkeys(session_ids)), dry_run=dry_run)
         if older_than is None or session_ids is not None:
-            message = "delete_sessions takes older_than, or session_ids alone"
+            message = "delete_sessions takes either older_than or session_ids"
             raise ArgumentError(message, "older_than")
         if keep_last < 0:
             raise ArgumentError("keep_last is negative", "keep_last")

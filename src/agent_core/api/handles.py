@@ -627,7 +627,7 @@ async def answer_question(
     fields = {name: value for name, value in handed.items() if value is not None and value != ()}
     given = asked_options(None, fields) if fields else NO_OPTIONS
     if isinstance(given.budget, Budget):
-        raise malformed_option("budget", "is a BudgetPool: a Budget is stored with its run")
+        raise malformed_option("budget", "must be a BudgetPool: a Budget is stored with its run")
     answered = await runs.answers.answer(
         request_id,
         chosen,
@@ -664,7 +664,9 @@ def user_draft(message: object) -> Draft:
     says_something = False
     for block in blocks:
         if isinstance(block, _NOT_A_USERS):
-            reason = f"a user does not say a {block.type}; only models and tools do"
+            reason = (
+                f"a user's message cannot have a {block.type}; only models and tools write these"
+            )
             raise ArgumentError(reason, "message")
         says_something |= not isinstance(block, TextBlock) or bool(block.text.strip())
     if not says_something:

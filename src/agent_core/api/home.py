@@ -351,7 +351,7 @@ class RuntimeHome:
 def closed_error() -> AgentCoreError:
     """Build the error for using a closed runtime."""
     message = (
-        "this runtime is closed; make another one, or enter it again: write `async with runtime:`"
+        "this runtime is closed; create another one, or enter it again: write `async with runtime:`"
         " around the calls"
     )
     return validation_error(message)

@@ -187,7 +187,7 @@ class _Clients:
             text = json.dumps(health_of(figures)).encode()
             return method, _Answer(status, text, _JSON)
         except Exception:
-            logger.exception("the figures of the worker cannot be shown")
+            logger.exception("the metrics of the worker cannot be shown")
             return method, _Answer(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

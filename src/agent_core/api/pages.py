@@ -362,4 +362,4 @@ def _status(status: RunStatus | str) -> RunStatus:
 
 
 def _unknown_cursor() -> AgentCoreError:
-    return ArgumentError("the cursor is not the next_cursor of a page of this list", "cursor")
+    return ArgumentError("unknown cursor; pass the next_cursor of a page of this list", "cursor")

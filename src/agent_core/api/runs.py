@@ -462,7 +462,7 @@ class RunMethods(RuntimeMethods):
         try:
             given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
-            reason = f"metadata is stored as JSON, which cannot hold it: {error}"
+            reason = f"metadata is stored as JSON, which cannot express it: {error}"
             raise ArgumentError(reason, "metadata") from None
         wanted = {**given, **({} if user is None else {"user": user})}
         return await services.store.approvals(

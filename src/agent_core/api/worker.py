@@ -168,7 +168,7 @@ class Worker:
         home = HomeLoop("this worker", kind="another Worker")
         if self._home is not None:
             self._home.require()
-            message = "this worker is running already; make another Worker"
+            message = "this worker is already running; create another Worker"
             raise validation_error(message)
         self._home = home
         try:

@@ -696,7 +696,7 @@ def _exceeded(use: BudgetUse, grant: BudgetGrant) -> AgentCoreError:
     spent, limit = use.spent.get(name, 0), use.limits[name]
     needed = shown({grant.unit: grant.needed})[name]
     reserved = use.reserved.get(name, 0)
-    waits = f", {_figure(reserved)} of it reserved by calls under way" if reserved else ""
+    waits = f", {_figure(reserved)} of it reserved by active calls" if reserved else ""
     taken = _figure(spent + reserved)
     return AgentCoreError(
         ErrorCode.BUDGET_EXCEEDED,
@@ -713,7 +713,7 @@ def _figure(amount: float) -> str:
 def _out_of_time(use: BudgetUse) -> AgentCoreError:
     return AgentCoreError(
         ErrorCode.BUDGET_EXCEEDED,
-        f"the time of the {use.kind} is over: it may take {use.limits['wall_s']:g} s;"
+        f"the time of the {use.kind} is up: it may take {use.limits['wall_s']:g} s;"
         f" {_CURES[use.kind].format(name='wall_s')}",
         details={"limit": "wall_s", **_facts(use)},
     )

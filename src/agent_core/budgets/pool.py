@@ -75,7 +75,7 @@ class BudgetPool(SharedBudget):
         """
         own = _checked("a share", limits)
         if not limits_of(own):
-            message = "a share limits something: give it usd, total_tokens, requests or others"
+            message = "a share needs a limit: usd, total_tokens, requests or another one"
             raise ArgumentError(message, "usd")
         return PoolShare(self, own)
 
@@ -156,7 +156,7 @@ class PoolLedger:
     def __init__(self, limits: Budget) -> None:
         self._scope = BudgetScope(kind="pool", scope_id=new_id("pool"), limits=limits_of(limits))
         if not self._scope.limits:
-            message = "a BudgetPool limits something: give it usd, total_tokens, requests or others"
+            message = "a BudgetPool needs a limit: usd, total_tokens, requests or another one"
             raise ArgumentError(message, "usd")
         self._rows = UnstoredBudgets()
         self._lock = threading.Lock()

@@ -143,7 +143,7 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         cure = "use the server's own address if they need that text"
         findings.append(Finding("notices", "remark", text, cure))
     if found.upgrades:
-        text = "the tables of the queue are older than the package procrastinate here"
+        text = "the tables of the queue are older than the installed package procrastinate"
         cure = "soong-agent store migrate, when every worker has this version"
         findings.append(Finding("queue", "remark", text, cure))
     if found.search != "there" and found.version == found.newest:
@@ -155,7 +155,7 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
     if abs(found.clock_s) > setup.config.worker.lease_s / 3:
         ahead = "ahead of" if found.clock_s > 0 else "behind"
         text = f"its clock is {abs(found.clock_s):.1f} s {ahead} this machine's"
-        cure = "set both by NTP: whether a process is alive is judged by times"
+        cure = "synchronise both clocks with NTP: they decide whether a process counts as alive"
         findings.append(Finding("clock", "remark", text, cure))
     return findings
 

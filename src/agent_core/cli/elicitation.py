@@ -129,7 +129,7 @@ class TerminalElicitation:
         if not self._is_interactive:
             choices = "y agree, and visit it yourself  n do not"
         if is_login:
-            choices += "  or paste the address that the browser is sent to in the end"
+            choices += "  or paste the address at which the browser finally arrives"
         for part in self._terminal.wrap(choices):
             self._terminal.line(part)
 
@@ -195,7 +195,7 @@ class TerminalElicitation:
                     return {name: field["default"]}
                 if not is_required:
                     return {}
-                problem = "it has to be filled in"
+                problem = "this field is required"
             else:
                 try:
                     typed = line if is_secret else line.strip()

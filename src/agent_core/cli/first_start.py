@@ -127,7 +127,7 @@ def set_up(options: Options) -> bool:
     try:
         ConfigFile(home, redactor, check_rules).create(f"{chosen.section}\n")
     except FileExistsError:
-        terminal.line(f"error: nothing was written: {config} exists by now", Style.BAD)
+        terminal.line(f"error: nothing was written: {config} exists already", Style.BAD)
         return False
     except OSError as error:
         message = f"error: {config} cannot be written: {error.strerror or error}"
@@ -178,9 +178,9 @@ def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iter
     yield ""
     words = ["soong-agent", command, "--model", found[0].name]
     words += ["what to do"] * (command == "run")
-    yield f"or name a model for once: {shlex.join(words)}"
+    yield f"or name a model for this start only: {shlex.join(words)}"
     if found == [_EXAMPLE]:
-        yield f"a model of your own server is named {_OWN_SERVER}"
+        yield f"for a model on your own server, write {_OWN_SERVER}"
 
 
 def cure_of(found: Sequence[FoundModel]) -> str:

@@ -199,7 +199,7 @@ def _parsed(line: bytes, longest: int) -> tuple[JsonObject | None, JsonObject | 
     except orjson.JSONDecodeError as error:
         return None, _refusal(PARSE_ERROR, f"this is not JSON: {error}")
     if not isinstance(message, dict):
-        return None, _refusal(INVALID_REQUEST, "a message is an object, one a line; no batch")
+        return None, _refusal(INVALID_REQUEST, "a message is one object on one line, not a batch")
     message = cast("JsonObject", message)
     number = message.get("id")
     if isinstance(number, bool) or not isinstance(number, str | int | None):

@@ -58,7 +58,7 @@ def read_token(options: Options) -> str | None:
 def require_token(host: str) -> ValueError:
     """Return the error for a server without a token that others can reach."""
     cure = "name one with --token-env or --token-file"
-    return ValueError(f"{host} can be reached by others, which takes a token; {cure}")
+    return ValueError(f"{host} can be reached by others, so it needs a token; {cure}")
 
 
 def is_loopback(address: str) -> bool:

@@ -116,7 +116,7 @@ class _Forgetting:
         if answer is None:
             self._record(found, are_forgotten=False)
             cure = "name one by its id, or with more words"
-            self._say(f"error: {len(found)} memories fit, and none is forgotten; {cure}", Style.BAD)
+            self._say(f"error: {len(found)} memories match; none was forgotten: {cure}", Style.BAD)
             return FAILED
         numbers = answer.replace(",", " ").split()
         shown = range(1, min(len(found), _MOST_FOUND) + 1)

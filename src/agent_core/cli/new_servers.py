@@ -101,7 +101,7 @@ def _remark(
     """Say what was left out, what is stored, and what comes next."""
     if left_out := [*snippet.left_out, *(options.unused or ())]:
         names = visible(", ".join(left_out), one_line=True)
-        terminal.line(f"left out, for it has no meaning here: {names}", Style.WARN)
+        terminal.line(f"left out, because it has no meaning here: {names}", Style.WARN)
     if options.scope in {"local", "project"}:
         terminal.line("mcp.json is yours: the server is there in every project", Style.WARN)
     for name, server in added.items():
@@ -147,9 +147,9 @@ def _snippet_of(options: Options) -> Snippet:
         raise ValueError("it does not name its server: put a name in front of it")
     servers = {usable_name(key): each for key, each in snippet.servers.items()}
     if "" in servers:
-        raise ValueError("a name of it has no letters that a server's id can have: give a name")
+        raise ValueError("it has a name that no server id can be made of: give a name")
     if len(servers) < len(snippet.servers):
-        raise ValueError("it has two servers whose names differ in spaces and signs only")
+        raise ValueError("it has two servers whose names differ only in spaces and signs")
     return Snippet(servers, snippet.left_out, snippet.inputs)
 
 

@@ -203,7 +203,7 @@ def _in_typed_words(problem: Problem, options: Options) -> str:
     named = (getattr(options, f"rule_{name}s") for name in _CONDITIONS)
     if not key and not (program or options.only or any(named)):
         names = ", ".join(f"--{name}" for name in _CONDITIONS)
-        return f"the rule is for no calls; name a command after --, or add {names} or --only"
+        return f"the rule covers no calls; name a command after --, or add {names} or --only"
     subject = "the command" if key == "command" else f"--{key}" if key else "the rule"
     return f"{subject} {problem.message}"
 
@@ -221,7 +221,7 @@ def _fault_of_typed(rule: PermissionRule, setup: Setup) -> str:
             text = read_text(setup.config_path) or ""
             line = find_line(find_lines(text, with_headers=True), f"permissions.rules[{at}]")
             place = f"{CONFIG_NAME}:{line}" if line else CONFIG_NAME
-            said = f"{place} has a rule for the very same calls, which says {other.decision}"
+            said = f"{place} has a rule for exactly these calls, which says {other.decision}"
             return f"{said}; edit it there"
     return ""
 
@@ -249,7 +249,7 @@ def describe_rule(rule: PermissionRule) -> str:
     if rule.path is not None:
         parts.append(f"on {' or '.join(rule.path)}")
         if any(path[:1] not in {"/", "~", "<", "$"} for path in rule.path):
-            parts.append("(of whatever project is open)")
+            parts.append("(in whichever project is open)")
     if rule.host is not None:
         parts.append(f"to {' or '.join(rule.host)}")
     if rule.agent is not None:

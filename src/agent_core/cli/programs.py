@@ -32,7 +32,7 @@ def examine_hooks(project: Project) -> list[Finding]:
         count += 1
         if hook.on_failure == "deny" and not event.may_deny:
             cure = "move the check to PreToolUse or Stop, or remove on_failure"
-            text = f"{place}: a deny of this event has no effect"
+            text = f"{place}: denying this event has no effect"
             found.append(Finding(name, "remark", text, cure))
         argv = ["/bin/sh", "-c", hook.command]
         missing = missing_programs(argv, cwd=setup.project, env=env, policy=policy)

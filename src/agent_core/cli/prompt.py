@@ -55,7 +55,7 @@ _STRAY = (
     ' standard input use -, as in: soong-agent run "…" -'
 )
 _STRAY_LETTER = (
-    "denied: letters are keys of a terminal; a line of standard input says 1 to allow once,"
+    "denied: letters are keys for a terminal; on standard input, write 1 to allow once,"
     " 2 to allow for the session, 3 to deny. No more answers are read"
 )
 _NO_ANSWER = "the line that was read is not 1, 2 or 3"

@@ -40,7 +40,7 @@ _PLACES = {
     "sensitive": "a sensitive path",
     "outside_roots": "outside the project",
     "program_home": "the program's own files",
-    "outside_sandbox": "outside of the sandbox",
+    "outside_sandbox": "outside the sandbox",
 }
 _WIDE_KEYS = {
     Decision.ALLOW_READS: ("r", "all reads", "all that only reads"),
@@ -50,7 +50,7 @@ _HELP = {
     "y": "allow this call",
     "n": "deny this call",
     "e": "deny it, with a reason that the model reads",
-    "v": "page through the whole, of which a part was left out above",
+    "v": "page through everything; a part was left out above",
     "w": "show the rules that would allow it in all sessions, and add one to rules.toml",
 }
 

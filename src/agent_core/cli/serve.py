@@ -53,7 +53,7 @@ def serve_console(options: Options) -> int:
     redactor = build_terminal_redactor(os.environ)
     try:
         if (options.tls_cert is None) != (options.tls_key is None):
-            raise ValueError("--tls-cert and --tls-key are given together")
+            raise ValueError("--tls-cert and --tls-key must be given together")
         _require_extra()
         token = read_token(options)
         first, *more = options.projects or [None]
@@ -162,7 +162,7 @@ def _listen(options: Options, setup: Setup, folders: list[Path], token: str | No
 
 def _warn(token: str, *, is_tls: bool) -> None:
     if not is_tls:
-        what = "what is sent to this server, the token too, can be read on its way"
+        what = "anything sent to this server, including the token, can be read on the way"
         _say(f"warning: {what}; use --tls-cert, or a reverse proxy with TLS")
     if len(token) < _SHORT:
         _say(f"warning: a token of fewer than {_SHORT} characters can be guessed")

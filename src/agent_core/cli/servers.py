@@ -124,15 +124,15 @@ async def _look_at(options: Options, server: ServerConfig, setup: Setup, termina
     for problem in found.problems:
         terminal.line(f"error: {redactor.text(problem)}", Style.BAD)
     if not found.is_there:
-        cure = "see that it runs and what it writes: [mcp.json] command, args and env"
+        cure = "check that it runs, and what it prints: [mcp.json] command, args and env"
         if isinstance(server, HttpServer):
-            cure = f"see that url is right, or log in: soong-agent mcp login {options.id}"
+            cure = f"check its url, or log in: soong-agent mcp login {options.id}"
         terminal.line(cure, Style.DIM)
         return FAILED
     count = plural(len(found.tools), "tool")
     if options.action == "login":
         is_stored = isinstance(server, HttpServer) and StoredLogin(setup.home, server.url).read()
-        wanted = "logged in to" if is_stored else "no log-in is wanted by"
+        wanted = "logged in to" if is_stored else "no log-in is needed for"
         terminal.line(f"{wanted} {options.id}: {count}", Style.GOOD)
         return COMPLETED
     for tool in found.tools:

@@ -261,9 +261,9 @@ def _bytes_in_json(found: StoredBytes) -> JsonObject:
 async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -> int:
     older_than, keep_last = options.older_than, options.keep_last
     if bool(options.ids) == (older_than is not None) or (options.ids and keep_last):
-        message = "name sessions, or add --older-than with an age such as 90d, and not both"
+        message = "name sessions, or add --older-than with an age such as 90d, but not both"
         if options.ids and older_than is None:
-            message = "--keep-last belongs to --older-than; it does not go with ids"
+            message = "--keep-last needs --older-than, and cannot be combined with ids"
         terminal.line(f"error: {message}. Nothing was deleted", Style.BAD)
         return MISUSED
     if options.ids:
@@ -291,7 +291,7 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
         return COMPLETED
     if not options.yes:
         if not (sys.stdin.isatty() and terminal.is_watched):
-            message = "deleting asks on a terminal only; add --yes. Nothing was deleted"
+            message = "deletion asks only on a terminal; add --yes. Nothing was deleted"
             terminal.line(f"error: {message}", Style.BAD)
             return MISUSED
         listed: list[str] = []

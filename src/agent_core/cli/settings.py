@@ -47,7 +47,7 @@ def _change(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
     said = f"{line:<{_COLUMN}}  # {', '.join(notes)}"
     terminal.text(visible(clean(said), one_line=True) + "\n")
     if done.dropped:
-        terminal.line(f"removed, for they were for another service: {', '.join(done.dropped)}")
+        terminal.line(f"removed, as they belonged to another service: {', '.join(done.dropped)}")
     if done.key.partition(".")[0] == "model" and os.environ.get(MODEL_VARIABLE):
         terminal.line(f"${MODEL_VARIABLE} is set, and names the model instead", Style.WARN)
     return COMPLETED

@@ -569,7 +569,7 @@ _READERS: Mapping[str, Callable[[Fields], list[ContentBlock]]] = {
     ),
 }
 _CURES = {
-    "input_audio": "no model here hears it: give its transcript as text",
+    "input_audio": "models here cannot hear it: give its transcript as text",
     "container_upload": "give the content of the file as text or as a document",
     "search_result": "give what it says as text",
 }

@@ -140,7 +140,7 @@ def find_executing(content: bytes) -> set[tuple[str, str]]:
     """Return the settings of a file that may execute something, with their values.
 
     Raises:
-        ValueError: it is not known how Git reads it.
+        ValueError: it is unclear how Git reads it.
     """
     settings = parse_settings(read_text(content))
     return {(name, value) for name, value in settings if not is_harmless(name, value)}

@@ -13,7 +13,7 @@ _REASONS = {
     "sensitive": "this is a sensitive path",
     "outside_roots": "this is outside the project and the allowed folders",
     "program_home": "this belongs to the program itself",
-    "outside_sandbox": "this runs outside of the sandbox",
+    "outside_sandbox": "this runs outside the sandbox",
 }
 
 

@@ -464,7 +464,7 @@ def _is_message(node: Node) -> bool:
 def _as_core_error(error: Exception) -> AgentCoreError:
     if isinstance(error, AgentCoreError):
         return error
-    message = f"the end of the run could not be written down ({type(error).__name__})"
+    message = f"the end of the run could not be stored ({type(error).__name__})"
     return AgentCoreError(ErrorCode.INTERNAL_ERROR, message)
 
 

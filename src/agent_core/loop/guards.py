@@ -366,7 +366,7 @@ class Guards:
         async def look(guard: RunGuard) -> None:
             try:
                 if await self._run(guard, text) is not None:
-                    self._stop(guard, "it only looks, and returned a text all the same")
+                    self._stop(guard, "it is look_only, but returned a text")
             except AgentCoreError:
                 pass  # the error is in `stopped`
             except asyncio.CancelledError:  # a cancelled guard has not passed

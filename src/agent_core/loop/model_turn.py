@@ -266,7 +266,7 @@ def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
         raise _filtered_error(completed)
     if completed.stop_reason is StopReason.ERROR and not _is_unread(completed):
         reason = (completed.raw_stop_reason or "")[:100]
-        message = f"the model broke off its reply; the reason it gave is {reason!r}"
+        message = f"the model broke off its reply; its reason is {reason!r}"
         raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
     return completed
 

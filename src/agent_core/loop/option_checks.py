@@ -153,7 +153,7 @@ def checked_metadata(given: object) -> dict[str, Any]:
         json.dumps(metadata, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise malformed_option(
-            "metadata", f"is stored as JSON, which cannot hold it: {error}"
+            "metadata", f"is stored as JSON, which cannot express it: {error}"
         ) from None
     return metadata
 

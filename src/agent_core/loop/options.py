@@ -660,7 +660,7 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
         before = getattr(asked, name)
         if before is not getattr(NO_OPTIONS, name) and not (name == "metadata" and not before):
             raise malformed_option(
-                name, "is given twice, in the options and as a keyword; keep one"
+                name, "is given twice, in the options and as a keyword; remove one"
             )
     asked = replace(asked, **given)
     if asked.tools:

@@ -103,7 +103,7 @@ async def conclude(
     except AgentCoreError as error:
         outcome = stats.failed(error)
     except Exception as error:  # noqa: BLE001 - logged and settled
-        what = f"run {journal.run.run_id} hit a bug"
+        what = f"run {journal.run.run_id} failed on a bug"
         log_failure(logger, what, error=error, clean=journal.clean)
         message = f"internal error ({type(error).__name__}); the log has the details"
         outcome = stats.failed(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
@@ -223,7 +223,7 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         return False
     if reply.is_empty and not stats.continuations:
         if stats.empty_replies >= _EMPTY_REPLIES:
-            message = "the model has twice replied with nothing: neither text nor a call"
+            message = "the model has twice sent an empty reply: no text and no call"
             raise AgentCoreError(ErrorCode.EMPTY_REPLY, message)
         note = user_text(_EMPTY, NodeType.SYSTEM_NOTE, reason="empty_reply")
         stats.follow(ctx.journal.add(note))

@@ -557,7 +557,7 @@ class ServerConnection:
     def _live(self) -> Client:
         self._home.require()
         if self._client is None or self.is_over:
-            raise self._error("is not connected any more")
+            raise self._error("is no longer connected")
         return self._client
 
     def _failed(self, cause: BaseException) -> ToolError:

@@ -269,7 +269,7 @@ async def _receive(
         is_ours = target.startswith("/callback?") and query.get("state") == [state]
         status, text = "200 OK", "You can close this page."
         if not is_ours:
-            status, text = "404 Not Found", "There is nothing here."
+            status, text = "404 Not Found", "Not found."
         elif "code" not in query:
             text = "You have not been logged in; you can close this page."
         body = _PAGE.format(text)

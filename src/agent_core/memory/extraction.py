@@ -305,7 +305,7 @@ def _unchanged(memory_id: str, seen: MemoryList, known: MemoryList) -> Memory:
     before, current = seen.get(memory_id), known.get(memory_id)
     if before is None or current is None or before.version != current.version:
         path = before.path if before else memory_id
-        raise write_failed(f"{path} was changed while the extraction was under way")
+        raise write_failed(f"{path} was changed during the extraction")
     return current
 
 
@@ -345,7 +345,7 @@ def parse_answer(text: str) -> ExtractionAnswer:
         first = error.errors(include_url=False, include_input=False)[0]
         raise _refused(f"{json_path(first['loc'])}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
-        raise _refused(f"it is no JSON: {str(error)[:200]}") from None
+        raise _refused(f"it is not JSON: {str(error)[:200]}") from None
 
 
 def with_plain_ids(
@@ -395,14 +395,16 @@ def check_provenance(
                 raise _refused(f"{place}.source_node_ids: {takes} takes the user's words only")
         if is_forget:
             if entry.memory_id not in known:
-                raise _refused(f"{place}.memory_id: {entry.memory_id!r} is no memory")
+                raise _refused(f"{place}.memory_id: {entry.memory_id!r} is not a memory")
             if not any(may_ask_to_forget(user_words[one]) for one in entry.source_node_ids):
                 raise _refused(f"{place}.source_node_ids: no words there ask to forget anything")
             continue
         if entry.category not in categories:
             raise _refused(f"{place}.category: {entry.category} is not in use")
         if entry.decision in _REWRITES and known.get(entry.memory_id or "") != entry.category:
-            raise _refused(f"{place}.memory_id: {entry.memory_id!r} is no {entry.category} memory")
+            raise _refused(
+                f"{place}.memory_id: {entry.memory_id!r} is not a {entry.category} memory"
+            )
         if entry.decision in _WRITES:
             _check_text(entry, place)
 

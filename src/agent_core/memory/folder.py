@@ -288,7 +288,7 @@ class MemoryWriter:
                 with contextlib.suppress(FileNotFoundError):
                     known = os.stat(name, dir_fd=inside, follow_symlinks=False)
                     if not stat.S_ISREG(known.st_mode):
-                        raise write_failed(f"{name} is no regular file")
+                        raise write_failed(f"{name} is not a regular file")
                 with self._unfinished.noted(folder) as temporary:
                     _replace(inside, name, data, temporary=temporary)
         except OSError as error:

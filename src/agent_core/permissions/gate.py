@@ -567,7 +567,7 @@ def _why(definition: ToolDefinition, access: Access) -> str:
     if access.reason is not None:
         return access.reason
     if access.command is not None and access.places:
-        return "a command that reads outside of the project"
+        return "a command that reads outside the project"
     if access.command is not None and access.asked_by is not None:
         return f"a command; {access.asked_by}"
     if definition.permission is ToolPermission.WRITE:

@@ -211,7 +211,7 @@ class Questions:
                     )
                     settled.append(question)
         except StorageError as error:
-            logger.warning("what an answer covers stays open: %s", error.message)
+            logger.warning("open questions that the answer covers stay open: %s", error.message)
         return settled
 
     async def _settle(
@@ -614,8 +614,8 @@ async def _call(
         logger.warning("%s", redactor.text(str(error)))
         return str(error)
     except Exception as error:  # noqa: BLE001 - every failure counts as a deny
-        log_failure(logger, "the permission callback broke", error=error, clean=redactor.text)
-        return f"the permission callback broke: {type(error).__name__}"
+        log_failure(logger, "the permission callback failed", error=error, clean=redactor.text)
+        return f"the permission callback failed: {type(error).__name__}"
 
 
 def _denial(answer: UnattendedError | str) -> "PermissionDecision":

@@ -45,7 +45,7 @@ class RuleSubject(Struct, frozen=True, kw_only=True):
         hosts: of a network call or of a command; None for other calls.
         paths: resolved.
         met: resolved paths a command reads below the folders that it names.
-        places: the paths that are a reason of their own to ask, or outside of the project.
+        places: the paths that are a reason of their own to ask, or outside the project.
         command: the programs a command would run.
         cwd: the folder it would run in.
         kinds: the values of `only` that fit the call; None for an example.

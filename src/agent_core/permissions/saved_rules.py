@@ -160,9 +160,9 @@ class SavedRules:
                 after = f"{before}{joint}{text}"
                 try:
                     if parse_rules(after) != [*known, rule]:
-                        raise ValueError("a rule cannot be added behind what is there")
+                        raise ValueError("a rule cannot be added after the file's present content")
                     if path.is_symlink():
-                        raise ValueError("it is a link, and a file would take its place")
+                        raise ValueError("it is a link, which a file would replace")
                 except ValueError as error:
                     raise unusable(path, "rules", str(error)) from None
                 known = [*known, rule]

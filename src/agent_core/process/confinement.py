@@ -216,7 +216,7 @@ def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
     if holes:
         text = "; ".join(dict.fromkeys(hole.text for hole in holes))
         raise ToolError(
-            ErrorCode.TOOL_NOT_AVAILABLE, f"the sandbox that is required is not to be had: {text}"
+            ErrorCode.TOOL_NOT_AVAILABLE, f"the required sandbox is not available: {text}"
         )
     if abilities.sandbox_exec:
         return [abilities.sandbox_exec, "-p", profile(confinement)], b""

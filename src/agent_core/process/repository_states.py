@@ -129,7 +129,7 @@ class _Examination:
             settings = list(parse_settings(read_text(data)))
         except ValueError:
             digest = hashlib.sha256(data).hexdigest()
-            self._executed.add((path, f"it is not known how Git reads it: {digest}"))
+            self._executed.add((path, f"it is unclear how Git reads it: {digest}"))
             return
         for name, value in settings:
             if name == "core.worktree":
@@ -277,7 +277,7 @@ def find_replaceable(paths: list[str]) -> list[str]:
 
 
 def find_outer(project: Path) -> str | None:
-    """Return the repository that a project belongs to, if it lies outside of the project.
+    """Return the repository that a project belongs to, if it lies outside the project.
 
     The project is a linked working tree, a submodule or a folder of a larger repository. A `.git`
     file counts only if the repository names its folder, too: otherwise the author of the file

@@ -203,7 +203,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         if wanted:
             raise ToolError(
                 ErrorCode.TOOL_NOT_AVAILABLE,
-                f"the sandbox is required, and this system cannot keep it: {'; '.join(wanted)};"
+                f"the sandbox is required, but this system cannot enforce it: {'; '.join(wanted)};"
                 ' see `soong-agent doctor`, or set [sandbox] mode = "auto"',
                 details={"reason": "sandbox_missing", "missing": wanted},
             )

@@ -142,7 +142,7 @@ class SettingsCopies:
             if kept != each.before and (kept := self._replace(each, kept)) is None:
                 left_out.append("another program has changed the same settings meanwhile")
         except ValueError:
-            left_out.append("it is not known how Git reads it")
+            left_out.append("it is unclear how Git reads it")
         except OSError as error:
             kept = None
             left_out.append(f"it cannot be written: {error.strerror}")

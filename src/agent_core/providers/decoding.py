@@ -170,7 +170,7 @@ class FrameDecoder(Decoder):
         """Return nothing: every whole frame has been returned already."""
         self._next()
         if self._rest:
-            raise CallError(ErrorCode.PROVIDER_ERROR, "it ended inside of a frame", retryable=True)
+            raise CallError(ErrorCode.PROVIDER_ERROR, "it ended inside a frame", retryable=True)
         return []
 
     def _next(self) -> bytes | None:

@@ -620,7 +620,7 @@ class HttpProvider(ABC):
         announce a reply, and then the model thinks.
 
         Raises:
-            CallError: only signs of life came for longer than a call may be silent.
+            CallError: only keep-alive data arrived for longer than a call may be silent.
         """
         parser = attempt.parser
         if attempt.waiting:
@@ -643,7 +643,7 @@ class HttpProvider(ABC):
         elif clock() - attempt.last_chunk_at > self._longest_pause_s(attempt):
             raise attempt.called.broke(
                 "was silent for too long",
-                "only signs of life came",
+                "only keep-alive data arrived",
                 cure="[model] timeout_ms can be raised",
                 code=ErrorCode.PROVIDER_TIMEOUT,
             )

@@ -299,7 +299,7 @@ class LocalProvider:
         except TimeoutError as error:
             raise called.broke(
                 "was silent for too long",
-                "nothing came in time",
+                "nothing arrived in time",
                 cure="[model] timeout_ms can be raised",
                 code=ErrorCode.PROVIDER_TIMEOUT,
             ) from error

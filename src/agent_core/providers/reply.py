@@ -524,7 +524,7 @@ class ChunkParser(ABC):
                 raise self.called.reported(payload.decode("utf-8", "replace")) from error
             if self.at_end:
                 raise self.called.broke(
-                    "broke off its reply", "its stream ended inside of a chunk"
+                    "broke off its reply", "its stream ended inside a chunk"
                 ) from error
             raise self.called.protocol_error(
                 "sent a chunk that is not JSON", _shown(payload)

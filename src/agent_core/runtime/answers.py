@@ -197,7 +197,7 @@ class Answers:
         try:
             changed = json.loads(json.dumps(arguments, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
-            raise _unfit(f"are stored as JSON, which cannot hold them: {error}") from None
+            raise _unfit(f"are stored as JSON, which cannot express them: {error}") from None
         if not isinstance(changed, dict):
             raise _unfit(f"are a dict, not {kind_of(arguments)}")
         changed = cast("JsonObject", changed)

@@ -203,7 +203,7 @@ class Project:
         if found := self.definitions.find(name):
             return found
         known = sorted(each.agent_definition_id for each in self.definitions.listed())
-        reason = f"names {name!r}, and there is no such agent{nearest(name, known)}"
+        reason = f"names {name!r}, but there is no such agent{nearest(name, known)}"
         raise malformed_option("agent", reason)
 
     def agent_of(self, stored: StoredOptions, given: RunOptions) -> "Agent[Any] | None":

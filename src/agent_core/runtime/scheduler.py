@@ -310,7 +310,7 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - logged and settled
             what = f"run {run.identity.run_id} could not be settled"
             log_failure(logger, what, error=error, clean=run.journal.clean)
-            message = f"the end of the run could not be written down ({type(error).__name__})"
+            message = f"the end of the run could not be stored ({type(error).__name__})"
             payload = ErrorPayload.of(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
             run.finish(Outcome(EndReason.FAILED, error=payload))
             run.stream.close()

@@ -44,7 +44,7 @@ class AuthAccess:
         if inspect.isawaitable(found):
             found = await found
         if found is None:
-            raise HttpProblem(401, "who sends this request is not known", headers=_CHALLENGE)
+            raise HttpProblem(401, "the sender of this request is unknown", headers=_CHALLENGE)
         return found
 
 
@@ -101,7 +101,7 @@ class ServerAccess:
         if not self._is_signed_in(request):
             raise self._unknown()
         if changes(request) and "origin" not in request.headers:
-            raise HttpProblem(403, "a change with the cookie must say its Origin")
+            raise HttpProblem(403, "a change with the cookie must have an Origin")
         return self._principal
 
     def _is_signed_in(self, request: Request) -> bool:

@@ -87,7 +87,7 @@ async def read_form(request: Request, limit: int = _FORM) -> dict[str, str]:
     try:
         fields = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=_FIELDS)
     except ValueError:
-        raise _invalid("the body is no form") from None
+        raise _invalid("the body is not a form") from None
     return dict(fields)
 
 
@@ -155,9 +155,9 @@ async def read_raw(request: Request, limit: int) -> bytes:
                     raise _too_large(limit)
                 parts.append(part)
     except TimeoutError:
-        raise HttpProblem(408, "the body has not arrived in time") from None
+        raise HttpProblem(408, "the body did not arrive in time") from None
     except ClientDisconnect:
-        raise HttpProblem(400, "the body ends before its end") from None
+        raise HttpProblem(400, "the body is shorter than its length says") from None
     return b"".join(parts)
 
 

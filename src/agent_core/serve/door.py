@@ -96,17 +96,17 @@ class Door:
             HttpProblem: 400, 403, 404, 431; 503: the server stops.
         """
         if "content-length" in request.headers and "transfer-encoding" in request.headers:
-            raise HttpProblem(400, "a request has one length", headers=_CLOSE)
+            raise HttpProblem(400, "a request must have exactly one length", headers=_CLOSE)
         headers = request.scope["headers"]
         if len(headers) > _MOST_HEADERS or sum(map(_size_of, headers)) > _LONGEST_HEADERS:
-            raise HttpProblem(431, "these are too many headers", headers=_CLOSE)
+            raise HttpProblem(431, "the request has too many headers", headers=_CLOSE)
         self._access.check(request)
         if self._console.is_stopping and path != _LIVE:
-            raise HttpProblem(503, "the server stops", headers={"Retry-After": "5", **_CLOSE})
+            raise HttpProblem(503, "the server is stopping", headers={"Retry-After": "5", **_CLOSE})
         if "\0" in path:
             raise HttpProblem(_MISSING, _NOT_FOUND)
         if b"%00" in request.scope["query_string"]:
-            raise HttpProblem(400, "a query holds no NUL")
+            raise HttpProblem(400, "a query must not contain a NUL")
 
 
 @asynccontextmanager
@@ -179,7 +179,7 @@ def _problem_of(error: Exception, scope: Scope) -> HttpProblem:
             detail = _NOT_FOUND if error.status_code == _MISSING else error.detail
             return HttpProblem(error.status_code, detail, headers=error.headers)
         case ClientDisconnect():
-            return HttpProblem(400, "the sender has left")
+            return HttpProblem(400, "the client has disconnected")
         case _:
             kind, method = type(error).__name__, scope["method"]
             logger.error("%s of %s hit a bug: %s", method, _route_of(scope), kind, exc_info=error)

@@ -38,7 +38,7 @@ def check_host(request: Request, known: Collection[str] | None) -> None:
     """
     hosts = request.headers.getlist("host")
     if len(hosts) != 1 or (known is not None and hosts[0].lower() not in known):
-        detail = "this server does not go by that Host; open the address that it has printed"
+        detail = "this server does not answer to that Host; open the address that it has printed"
         raise HttpProblem(403, detail)
 
 

@@ -52,7 +52,7 @@ async def handle_once(handle: Handle, visit: Visit, request: Request, send: Send
         await handle(request.scope, request.receive, send)
         return
     if len(keys) != 1 or _KEY.fullmatch(keys[0]) is None:
-        raise HttpProblem(400, "an Idempotency-Key has 1 to 255 printable ASCII characters")
+        raise HttpProblem(400, "an Idempotency-Key must have 1 to 255 printable ASCII characters")
     principal, repeats = visit.principal, visit.runtime.repeats
     key = _digest(principal.tenant, principal.name, keys[0])
     body = await read_raw(request, LARGE)
@@ -79,7 +79,7 @@ async def _send_again(
     if known not in {"", digest}:
         raise HttpProblem(422, "this Idempotency-Key was used for another request")
     if answer is None:
-        detail = "the first request with this Idempotency-Key is being carried out"
+        detail = "the first request with this Idempotency-Key is still being processed"
         raise HttpProblem(409, detail, headers={"Retry-After": "1"})
     first = json.loads(answer)
     response = Response(base64.b64decode(first["body"]), first["status"])

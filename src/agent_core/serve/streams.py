@@ -227,7 +227,7 @@ class EventResponse:
                 async with asyncio.timeout(SEND_S):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             except TimeoutError:
-                raise HttpProblem(408, "the reader of a stream is too slow") from None
+                raise HttpProblem(408, "the stream was read too slowly") from None
 
         await send_part(b"" if self._retry_ms is None else f"retry: {self._retry_ms}\n\n".encode())
         async with aclosing(self._parts(events, left)) as parts:

@@ -29,7 +29,7 @@ _PAGES = {
     "Damage": "损坏",
     "Days begin at midnight in {zone}.": "每天从 {zone} 的零点开始。",
     "Deny": "拒绝",
-    "Done again.": "已重做。",
+    "Redone.": "已重做。",
     "Earlier messages": "更早的消息",
     "Export as one HTML file": "导出为一个 HTML 文件",
     "Failed: {why}": "失败：{why}",
@@ -97,7 +97,7 @@ _PAGES = {
     "Share of the window": "占窗口的比例",
     "Sign in": "登录",
     "Sign out": "退出登录",
-    "The connection to the console is lost. This page tries again by itself.": (
+    "The connection to the console is lost. This page reconnects by itself.": (
         "与控制台的连接已断开。此页会自动重试。"
     ),
     "Skip to the content": "跳到正文",
@@ -109,7 +109,7 @@ _PAGES = {
     "Takeovers": "接管次数",
     "Tasks": "任务",
     "The answer as it is written": "正在写出的答复",
-    "The call is not made; the model goes on without it.": "不执行此调用，模型继续工作。",
+    "The call is not made; the model continues without it.": "不执行此调用，模型继续工作。",
     "The latest messages": "最新的消息",
     "The link was used, or is older than ten minutes.": "链接已用过，或已超过十分钟。",
     "The model reads it if the call is denied.": "拒绝调用时，模型会读到它。",
@@ -125,14 +125,14 @@ _PAGES = {
     "The whole call": "完整的调用",
     "The whole session": "整个会话",
     "There are none.": "没有。",
-    "There is nothing here": "这里什么也没有",
-    "They are read only here: change them in config.toml, or with soong-agent config.": (
+    "Not found": "这里什么也没有",
+    "They are read-only here: change them in config.toml, or with soong-agent config.": (
         "这里只能查看：请在 config.toml 中修改，或使用 soong-agent config。"
     ),
     "This cannot be answered now": "暂时无法处理",
     "This cannot be used": "无法使用",
     "This did not work": "操作未成功",
-    "This does not fit any more": "情况已改变",
+    "This is no longer possible": "情况已改变",
     "This is not allowed": "不允许",
     "This is the fork.": "这就是分叉出的会话。",
     "This link signs this browser in, for 30 days.": "此链接让这个浏览器登录 30 天。",
@@ -151,7 +151,7 @@ _PAGES = {
     "What it would do": "它会做什么",
     "Worker": "工作进程",
     "Workers": "工作进程",
-    "Workers need a Postgres database. Here runs work in the process of the server.": (
+    "Workers need a Postgres database. Here, runs execute in the server's process.": (
         "工作进程需要 Postgres 数据库。这里的运行在服务器进程中执行。"
     ),
     "after {steps}": "在 {steps} 之后",
@@ -199,8 +199,8 @@ _PAGES = {
     "{read} in, {written} out": "输入 {read}，输出 {written}",
     "{read} tokens in, {written} out": "输入 {read} 个词元，输出 {written} 个",
     "{running} of {most}": "{most} 个中的 {running} 个",
-    "{tool} asked to be allowed": "{tool} 曾请求允许",
-    "{tool} asks to be allowed": "{tool} 请求允许",
+    "{tool} asked for permission": "{tool} 曾请求允许",
+    "{tool} asks for permission": "{tool} 请求允许",
     "Sources:": "来源：",
     "User": "用户",
     "Agent": "智能体",
@@ -264,7 +264,7 @@ _ANSWERS = {
     "this is a sensitive path": "这是敏感路径",
     "this is outside the project and the allowed folders": "这在项目和允许的文件夹之外",
     "this belongs to the program itself": "这属于程序自身",
-    "this runs outside of the sandbox": "这在沙箱之外运行",
+    "this runs outside the sandbox": "这在沙箱之外运行",
     "target": "目标",
     "reason": "原因",
     "paths": "路径",
@@ -400,11 +400,11 @@ _STORY = {
 }
 
 _REFUSALS = {
-    "a change with the cookie must say its Origin": "使用 cookie 的更改必须带有 Origin。",
+    "a change with the cookie must have an Origin": "使用 cookie 的更改必须带有 Origin。",
     "a page of another origin may change nothing here": "其他来源的页面不能更改这里的任何内容。",
-    "a query holds no NUL": "查询参数不能包含 NUL。",
-    "a request has one length": "一个请求只能有一个长度。",
-    "an Idempotency-Key has 1 to 255 printable ASCII characters": (
+    "a query must not contain a NUL": "查询参数不能包含 NUL。",
+    "a request must have exactly one length": "一个请求只能有一个长度。",
+    "an Idempotency-Key must have 1 to 255 printable ASCII characters": (
         "Idempotency-Key 由 1 到 255 个可打印的 ASCII 字符组成。"
     ),
     "runs of this application work in one project; leave project out": (
@@ -420,31 +420,31 @@ _REFUSALS = {
     "sign in with the token, or with the link that the server has printed": (
         "请用令牌登录，或使用服务器打印的链接。"
     ),
-    "the body ends before its end": "正文在结束之前中断。",
-    "the body has not arrived in time": "正文没有按时到达。",
-    "the first request with this Idempotency-Key is being carried out": (
+    "the body is shorter than its length says": "正文在结束之前中断。",
+    "the body did not arrive in time": "正文没有按时到达。",
+    "the first request with this Idempotency-Key is still being processed": (
         "带有此 Idempotency-Key 的第一个请求正在执行。"
     ),
-    "the reader of a stream is too slow": "流的读取者太慢。",
-    "the sender has left": "发送者已离开。",
+    "the stream was read too slowly": "流的读取者太慢。",
+    "the client has disconnected": "发送者已离开。",
     "the database does not respond; nothing was done, send this again later": (
         "数据库没有响应；什么也没有更改，请稍后重新发送。"
     ),
     "the database does not respond; wait a few seconds": "数据库没有响应；请稍等几秒。",
-    "the server stops": "服务器正在停止。",
+    "the server is stopping": "服务器正在停止。",
     "there is nothing at this address": "此地址没有内容。",
-    "these are too many headers": "请求头过多。",
+    "the request has too many headers": "请求头过多。",
     "this Idempotency-Key was used for another request": ("此 Idempotency-Key 已用于另一个请求。"),
     "this code or token does not sign in": "此代码或令牌不能登录。",
     "this console is read-only": "此控制台为只读。",
-    "this server does not go by that Host; open the address that it has printed": (
+    "this server does not answer to that Host; open the address that it has printed": (
         "此服务器不使用该 Host；请打开它打印的地址。"
     ),
     "this server does not work in that folder; name it with --project at the start": (
         "此服务器不在该文件夹中工作；请在启动时用 --project 指定它。"
     ),
     "too many wrong tokens or codes; wait": "错误的令牌或代码过多；请稍候。",
-    "who sends this request is not known": "不知道此请求由谁发送。",
+    "the sender of this request is unknown": "不知道此请求由谁发送。",
 }
 
 _ERRORS = {

@@ -186,7 +186,7 @@ class Access:
             `program_home`, `outside_sandbox`. Such a call is asked for even if it was allowed
             before.
         places: the resolved paths that are the reason, if `target` does not name them, or that a
-            command reads outside of the project.
+            command reads outside the project.
         paths: every resolved path that the call names, for rules about paths.
         met: resolved paths that a command reads below the folders that it names, for rules that
             deny paths or ask for them.

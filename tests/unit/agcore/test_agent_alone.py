@@ -322,7 +322,7 @@ async def test_a_cancelled_run_takes_its_tools_with_it() -> None:
 async def test_an_empty_response_is_asked_for_once_more_and_is_never_an_answer() -> None:
     agent = Agent("a", model=MockProvider(["", "done"]))
     assert (await agent.run("go")).output == "done"
-    with pytest.raises(AgentError, match="nothing") as caught:
+    with pytest.raises(AgentError, match="empty reply") as caught:
         await Agent("a", model=MockProvider(["", ""])).run("go")
     assert caught.value.code is ErrorCode.EMPTY_REPLY
 

@@ -347,7 +347,7 @@ async def test_a_question_is_the_call_and_the_keys(columns: int) -> None:
     [
         ({}, None),
         ({"cwd": "/p/web"}, "in /p/web"),
-        ({"metadata": {"reason": "outside_sandbox"}}, "outside of the sandbox"),
+        ({"metadata": {"reason": "outside_sandbox"}}, "outside the sandbox"),
         (
             {"cwd": "/q", "metadata": {"reason": "outside_roots", "places": ["/etc/a", "/b"]}},
             "in /q; outside the project: /etc/a, /b",

@@ -221,8 +221,8 @@ async def test_a_cancelled_extraction_writes_all_or_nothing(folder: MemoryFolder
         ({"source_node_ids": ["node_7"]}, "not a message of the range"),
         ({"category": "project"}, r"\$\.memories\[1\]\.category"),
         ({"decision": "update"}, "memory_id"),
-        ({"decision": "forget"}, "is no memory"),
-        ({"decision": "forget", "memory_id": "mem_other"}, "is no memory"),
+        ({"decision": "forget"}, "is not a memory"),
+        ({"decision": "forget", "memory_id": "mem_other"}, "is not a memory"),
         (
             {"decision": "forget", "category": "reference", "source_node_ids": ["node_1"]},
             "forget takes the user's words only",

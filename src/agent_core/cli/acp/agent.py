@@ -197,7 +197,7 @@ class EditorAgent:
         cursor = asked.cursor or "0"
         if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
             raise RequestError(
-                INVALID_PARAMS, "the cursor is not one that session/list has returned"
+                INVALID_PARAMS, "unknown cursor; pass one that session/list has returned"
             )
         project = None if asked.cwd is None else absolute_path(asked.cwd)
         runtime = await self._any_runtime()

@@ -108,7 +108,7 @@ def absolute_path(path: str) -> Path:
     """
     folder = Path(path)
     if not folder.is_absolute() or "\0" in path:
-        raise validation_error(f"cwd is an absolute path, not {path!r}")
+        raise validation_error(f"cwd must be an absolute path, not {path!r}")
     return folder
 
 
@@ -145,7 +145,7 @@ def _toolset(server: AnyServer) -> McpToolset:
             return McpHttp(name, server.url, headers=headers, transport=transport)
         case AcpMcpServer():
             raise validation_error(
-                f"the MCP server {server.name} is reached through the editor only"
+                f"the MCP server {server.name} can only be reached through the editor"
             )
         case _:
             assert_never(server)

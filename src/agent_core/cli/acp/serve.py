@@ -17,7 +17,7 @@ from agent_core.errors import ConfigError
 from agent_core.redaction import Redactor
 from agent_core.text import visible
 
-_BY_HAND = "an editor starts this, and speaks its protocol here; Ctrl-D ends it"
+_BY_HAND = "an editor is meant to start this command and talk to it here; Ctrl-D ends it"
 
 
 def serve_editor(options: Options) -> int:

@@ -71,7 +71,7 @@ _EXPORTS = {
 
 
 _AS_MESSAGE = "a blank before the / makes the line a message"
-_NEXT_START = "this chat does not use the change: it counts from the next start of the program"
+_NEXT_START = "this chat does not use the change: it applies from the next start of the program"
 
 
 class SlashCommand(Struct, frozen=True):
@@ -368,7 +368,7 @@ async def _queue(chat: Chat, words: Sequence[str]) -> None:
 
         key = await choose_waiting(chat)
         if key is not None and not await chat.withdraw(key, to_line=True):
-            chat.say("that message does not wait any more", Style.WARN)
+            chat.say("that message is no longer waiting", Style.WARN)
 
 
 async def _compact(chat: Chat, words: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ async def edit_draft(chat: Chat, text: str | None = None) -> None:
     try:
         edited = await _edit(chat, given)
     except AgentCoreError as error:
-        chat.fail(f"{error.message}; the draft is as it was")
+        chat.fail(f"{error.message}; the draft is unchanged")
         if text is not None and text:
             line.put(text)
         return
@@ -84,7 +84,7 @@ async def _edit(chat: Chat, text: str) -> str:
         raise validation_error(f"the edited text has more than {_MOST_BYTES:,} bytes")
     decoded = DecodedText.approximate(content)
     if decoded is None:
-        raise validation_error("the editor has left no text")
+        raise validation_error("the editor saved no text")
     edited = decoded.text if "\r" in text else decoded.text.replace("\r\n", "\n")
     return edited if text.endswith("\n") else edited.removesuffix("\n")
 
@@ -178,5 +178,5 @@ async def _run(command: str, path: Path, chat: Chat) -> int:
 async def edit_command(chat: Chat, text: str) -> None:
     """Carry out `/edit TEXT`: a new draft, which `--plain` sends, for there it has no line."""
     if not chat.terminal.can_draw:
-        chat.say("the message is sent when the editor ends; an empty one is not", Style.DIM)
+        chat.say("the message is sent when the editor ends, unless it is empty", Style.DIM)
     await edit_draft(chat, text)

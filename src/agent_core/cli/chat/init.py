@@ -32,4 +32,4 @@ def _describe(project: Path) -> str:
         return "There is no AGENTS.md yet, and no README and no rules for other agents."
     has_own = "AGENTS.md" in names
     state = "It has an AGENTS.md: improve it." if has_own else "There is no AGENTS.md yet."
-    return f"{state} Files that tell about the project: {', '.join(names)}."
+    return f"{state} Files that describe the project: {', '.join(names)}."

@@ -65,7 +65,7 @@ def _existing(policy: PathPolicy, name: str) -> ResolvedPath | None:
 def _attach(name: str, place: ResolvedPath, policy: PathPolicy) -> Attached:
     path = place.path
     if place.is_closed or policy.is_closed(path):
-        return Attached(name, None, "its path is a sensitive one; the model can ask for it")
+        return Attached(name, None, "its path is sensitive; the model can ask for it")
     try:
         if path.is_dir():
             return Attached(name, _marked(_listing(path), f"the folder {name}"))

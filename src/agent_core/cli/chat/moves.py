@@ -132,7 +132,7 @@ async def _move(
     if not await chat.require_session():
         return None
     if await chat.elsewhere.show(chat.session_id, chat.terminal):
-        chat.fail("nothing was moved: this was not shown before; the command again moves it")
+        chat.fail("nothing was moved: you had not seen these messages; repeat the command")
         return None
     try:
         return await move(chat.session_id, force=FORCE in words)

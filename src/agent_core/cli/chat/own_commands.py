@@ -189,7 +189,7 @@ class OwnCommands:
         if name in self._reserved:
             return OwnCommand(name, path, problem=f"/{name} is built in; rename the file")
         if not all(_NAME.fullmatch(part) for part in name.split(":")):
-            form = "a name has letters, digits and - _ . in it"
+            form = "a name has only letters, digits and - _ ."
             return OwnCommand(name, path, problem=form)
         descriptor = open_descriptor(path, _FLAGS)
         with os.fdopen(descriptor, "rb") as file:

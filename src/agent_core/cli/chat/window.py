@@ -12,7 +12,7 @@ _MOVED = {
     "static_system": "the system prompt",
     "tools": "the list of tools",
     "dynamic_system": "instructions, catalogs, date or folder",
-    "history": "the conversation, which was summarised or went on from another message",
+    "history": "the conversation, which was summarised or continued from another message",
 }
 
 
@@ -49,9 +49,9 @@ def _cache_lines(report: ContextReport) -> Iterator[str]:
         yield f"last request: {whole:,} tokens, {cached:,} of them from the cache"
     change = report.last_change
     if change is None:
-        yield "the cached prefix has not moved in the last requests"
+        yield "the cached prefix has not changed in the last requests"
         return
     part = _MOVED.get(change.part, change.part)
     when = f"{change.created_at.astimezone():%H:%M:%S}"
-    yield f"the cached prefix moved last at {when}, in turn {change.turn} of {change.run_id}:"
+    yield f"the cached prefix last changed at {when}, in turn {change.turn} of {change.run_id}:"
     yield f"  {part} changed"

@@ -18,7 +18,7 @@ def add_parser(commands: Commands) -> None:
     for shell, (name, line, file) in _WHAT.items():
         what = f"print a script for {name}"
         epilog = (
-            f"examples:\n{line}\n\nWith that line in {file} it is there in every shell. It"
+            f"examples:\n{line}\n\nPut that line into {file} to have it in every shell. It"
             "\ncompletes commands, actions, options and their values, and files.\nExit codes: 0"
             " printed; 2 wrong usage.\n"
         )

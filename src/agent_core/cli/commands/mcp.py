@@ -330,5 +330,5 @@ def find_misuse(options: Options) -> str | None:
     if not rest:
         return f"a command or an address is missing{example}"
     if "://" in rest[0] and len(rest) > 1:
-        return f"{rest[1]!r} is too much: an address is followed by options only"
+        return f"{rest[1]!r} is unexpected: only options may follow an address"
     return None

@@ -187,7 +187,7 @@ def find_misuse(options: Options) -> str | None:
     if not options.message and options.content_at is None:
         return "the following arguments are required: message"
     if options.content_at == _TOO_OFTEN:
-        return "standard input can be taken once: one - is enough"
+        return "standard input can be read only once: one - is enough"
     if not "".join(options.message).strip() and options.content_at is None:
         return "the message is empty"
     if options.continues_last and options.session_id is not None:
@@ -199,10 +199,10 @@ def find_misuse(options: Options) -> str | None:
     caller = [name for name in ("answers", "events") if getattr(options, name) is not None]
     if options.detach and caller:
         cure = "watch it with soong-agent attach, which asks and takes --events"
-        return f"--{caller[0]} is for a run of this process, and --detach leaves it: {cure}"
+        return f"--{caller[0]} needs a run in this process, which --detach is not: {cure}"
     placed = [name for name in ("place", "queue") if getattr(options, name) is not None]
     if placed and not options.detach:
-        return f"--{placed[0]} is for a run that is left to a worker: add --detach"
+        return f"--{placed[0]} is for a run in a worker: add --detach"
     if options.events == "-":
         return "standard output is for the answer: --events takes a file, such as /dev/fd/3"
     return None

@@ -45,8 +45,8 @@ async def show_question(frame: Frame) -> Response:
 
 def _title(frame: Frame, record: ApprovalRecord) -> str:
     if record.decision is not None or record.state != "open":
-        return frame.say("{tool} asked to be allowed", tool=record.tool_name)
-    return frame.say("{tool} asks to be allowed", tool=record.tool_name)
+        return frame.say("{tool} asked for permission", tool=record.tool_name)
+    return frame.say("{tool} asks for permission", tool=record.tool_name)
 
 
 def _body(frame: Frame, record: ApprovalRecord, given: str | None = None) -> str:
@@ -115,7 +115,7 @@ def _form(frame: Frame, record: ApprovalRecord, given: str | None) -> str:
             f' spellcheck="false" aria-describedby="about-arguments">{text}</textarea></div>'
             f'<p class="hint" id="about-arguments">{hint}</p></details>'
         )
-    denied = say("The call is not made; the model goes on without it.")
+    denied = say("The call is not made; the model continues without it.")
     reason = (
         f'<div class="field"><label for="reason">{say("Reason")}</label>'
         '<input type="text" id="reason" name="reason" aria-describedby="about-reason">'

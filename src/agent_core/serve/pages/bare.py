@@ -14,8 +14,8 @@ _TITLES = {
     400: "This cannot be used",
     401: "This is not allowed",
     403: "This is not allowed",
-    404: "There is nothing here",
-    409: "This does not fit any more",
+    404: "Not found",
+    409: "This is no longer possible",
     503: "This cannot be answered now",
 }
 _VARIES = "Accept-Language, Accept"

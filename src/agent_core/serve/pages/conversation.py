@@ -232,7 +232,7 @@ def question_line(frame: Frame, record: ApprovalRecord) -> str:
     request, say = record.request, frame.say
     target = str(request.metadata.get("lines") or request.metadata.get("target") or "")
     url = frame.address("approvals", record.request_id)
-    label = say("{tool} asks to be allowed", tool=record.tool_name)
+    label = say("{tool} asks for permission", tool=record.tool_name)
     parts = [
         f'<a href="{url}">{plain(label)}</a>',
         preformatted(target or request.args_summary),

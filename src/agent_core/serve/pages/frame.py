@@ -134,7 +134,7 @@ class Frame:
             status: of the response.
         """
         notice = _NOTICES.take(self.request.query_params.get("done", ""), self._reader)
-        lost = self.say("The connection to the console is lost. This page tries again by itself.")
+        lost = self.say("The connection to the console is lost. This page reconnects by itself.")
         # htmx starts when the document is complete only if it runs before that: a deferred script
         # would start without the extensions that arrive after it.
         scripts = "".join(f'<script src="{self.asset(name)}"></script>' for name in _SCRIPTS)

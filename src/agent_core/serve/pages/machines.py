@@ -24,7 +24,7 @@ async def show_workers(frame: Frame) -> Response:
         workers = await visit.runtime.workers(tenant=visit.tenant)
         runs = await visit.runtime.queue(_MOST_RUNS, tenant=visit.tenant)
     except ConfigError:
-        why = say("Workers need a Postgres database. Here runs work in the process of the server.")
+        why = say("Workers need a Postgres database. Here, runs execute in the server's process.")
         return frame.page(title, f"<h1>{title}</h1><p>{why}</p>")
     none = f"<p>{say('There are none.')}</p>"
     parts = [
@@ -125,5 +125,5 @@ async def show_settings(frame: Frame) -> Response:
         origin = plain(say(each.origin))
         rows.append((f"<code>{plain(each.key)}</code>", f"<code>{plain(value)}</code>", origin))
     head = tuple(map(say, ("Setting", "Value", "From")))
-    hint = say("They are read only here: change them in config.toml, or with soong-agent config.")
+    hint = say("They are read-only here: change them in config.toml, or with soong-agent config.")
     return frame.page(title, f"<h1>{title}</h1><p>{hint}</p>{table(head, rows, say=say)}")

@@ -191,7 +191,7 @@ async def redo(frame: Frame) -> Response:
     fields, session_id = await _change(frame)
     runtime = await frame.visit.acting(session_id)
     done = await runtime.redo(session_id, force=_is_set(fields, "force"))
-    return frame.see("sessions", session_id, notice=_moved_notice(frame, "Done again.", done))
+    return frame.see("sessions", session_id, notice=_moved_notice(frame, "Redone.", done))
 
 
 @framed

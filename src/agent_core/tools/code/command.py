@@ -313,7 +313,7 @@ def _confine(
     runs_outside = isinstance(arguments, SandboxedCommand) and arguments.outside_sandbox
     has_network = isinstance(arguments, OfflineCommand) and arguments.network
     if (runs_outside or has_network) and access.command is not None:
-        problem = "it runs outside of the sandbox" if runs_outside else "it has the network"
+        problem = "it runs outside the sandbox" if runs_outside else "it has the network"
         views = replace(access.command, problem=problem, asks_anyway=True)
         access = replace(access, command=views)
     if runs_outside:

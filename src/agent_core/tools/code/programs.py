@@ -36,7 +36,7 @@ class CommandLine(Struct, frozen=True, kw_only=True):
         env: all that it sees of the environment.
         reason: why it is asked for whatever was allowed before.
         opens_only_what_may_be_read: it is known what it opens, and reading that needs no question.
-        opens_outside: some of that is outside of the project.
+        opens_outside: some of that is outside the project.
         policy: which places may be read and written.
     """
 

@@ -76,7 +76,7 @@ def test_help_says_what_a_noun_alone_does(capsys: pytest.CaptureFixture[str]) ->
     assert "Without an action: list." in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parse(["store"])
-    assert "required: action" in capsys.readouterr().err
+    assert "an action is missing" in capsys.readouterr().err
 
 
 def test_memories_are_listed_as_json(home: Home, project: Path) -> None:

@@ -246,7 +246,9 @@ class Parser(PlainParser):
         cures = (cure for known, cure in _CURES.items() if known in fault)
         more = f"{self.prog} --help shows what there is"
         if self.commands and not self.default and fault == f"{_INCOMPLETE}: action":
-            fault = f"an action is missing: {' or '.join(self.commands)}"
+            *most, last = self.commands
+            named = f"{', '.join(most)} or {last}" if most else last
+            fault = f"an action is missing: {named}"
             hint = f"for example: {next(iter(self._examples()), self.prog)}"
         elif fault.startswith(_INCOMPLETE):
             usage, *_ = self.format_usage().removeprefix("usage: ").split("\n       soong-agent")

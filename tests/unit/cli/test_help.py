@@ -112,6 +112,8 @@ def test_every_example_is_understood(shown: dict[str, str]) -> None:
         ("run --max-usd dear hi", "a number above 0"),
         ("run --max-turns 0 hi", "a whole number from 1"),
         ("zzz", 'write "run" first'),
+        ("completion", "source <(soong-agent completion bash)"),
+        ("store", "for example: soong-agent store migrate"),
         ("what is this", 'soong-agent run "what is this"'),
         ("fix it", 'soong-agent run "fix it"'),
         ("atach run_1 --after 3", "did you mean attach?"),

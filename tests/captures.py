@@ -200,10 +200,16 @@ def open_terminal(
     cwd: Path | None = None,
     columns: int = 80,
     rows: int = 40,
+    typed: str = "",
 ) -> tuple[int, subprocess.Popen[bytes]]:
-    """Start a command in a terminal of its own; returns our side of it, and the process."""
+    """Start a command in a terminal of its own, in which this was typed before it began.
+
+    Returns our side of the terminal, and the process.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    if typed:
+        os.write(ours, typed.encode())
     child = subprocess.Popen(  # noqa: S603 - our own commands
         [sys.executable, on_terminal.__file__, *argv],
         stdin=theirs,

@@ -24,10 +24,9 @@ QUESTION = "[y/N]"
 def typed_ahead(home: Home, project: Path, *argv: str) -> Generator[Session]:
     """A command in a terminal where a yes was typed before it began."""
     command = [sys.executable, "-m", "agent_core.cli", *argv]
-    ours, child = open_terminal(command, env=home.env(), cwd=project)
+    ours, child = open_terminal(command, env=home.env(), cwd=project, typed="y\n")
     session = Session(ours, child, columns=120, rows=40, ends_at=time.monotonic() + 60)
     try:
-        session.type("y\n")
         yield session
     finally:
         child.kill()

@@ -2,7 +2,7 @@
 
 The suite starts a server, runs this program against it and judges what it saw on the wire. What
 is tried is the product's own `McpTools`: it lists the tools and calls each one. Only the user is
-played: questions are answered with their defaults, log-ins are granted.
+played: questions are answered with their defaults, logins are granted.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ CALLBACK = "http://localhost:3030/callback"
 
 
 class Memory:
-    """What a log-in leaves behind, for as long as the program runs."""
+    """What a login leaves behind, for as long as the program runs."""
 
     def __init__(self, client: OAuthClientInformationFull | None) -> None:
         self._client = client

@@ -250,7 +250,9 @@ AFTER: dict[str, list[Change]] = {
     ],
     "takes out a call, with its line and every hash, but not its events": [take_out_a_call],
     "turns the time of an event back, with every hash": [turn_a_time_back],
-    "adds what is no signature as `seal.sig`": [lambda root: (root / "seal.sig").touch()],
+    "adds something that is not a signature as `seal.sig`": [
+        lambda root: (root / "seal.sig").touch()
+    ],
     "edits a deliverable and every hash that depends on it": [forge_report],
     "edits the outcome in `run.json` and in the events, and every hash": [forge_outcome],
     "puts the folder of another run in its place": [replace_folder],

@@ -543,7 +543,7 @@ def test_a_removal_deletes_the_login_and_names_what_still_speaks_of_the_server(
         assert mcp(home, project, "add", name, FAR["url"]).returncode == 0
     StoredLogin(home.path, FAR["url"]).write(tokens={"access_token": "t-0123456789"})
     first = mcp(home, project, "remove", "far")
-    assert (first.returncode, "log-in" in first.stderr) == (0, False)
+    assert (first.returncode, "login" in first.stderr) == (0, False)
     assert StoredLogin(home.path, FAR["url"]).read()
     home.write_config(
         'model = "ollama:none"\n[tools.mcp]\ndisabled_servers = ["twin"]\n'
@@ -551,7 +551,7 @@ def test_a_removal_deletes_the_login_and_names_what_still_speaks_of_the_server(
     )
     second = mcp(home, project, "remove", "twin")
     assert second.returncode == 0, second.stderr
-    assert "removed twin from mcp.json, and deleted its log-in" in second.stderr
+    assert "removed twin from mcp.json, and deleted its login" in second.stderr
     assert "still names mcp.twin.x, twin" in second.stderr
     assert not StoredLogin(home.path, FAR["url"]).read()
     assert mcp(home, project, "remove", "twin").returncode == 1

@@ -1,4 +1,4 @@
-"""Log-ins and questions of servers: the SDK's own server with OAuth, behind a real socket."""
+"""Logins and questions of servers: the SDK's own server with OAuth, behind a real socket."""
 
 import asyncio
 import json

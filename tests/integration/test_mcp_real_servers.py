@@ -84,7 +84,7 @@ def summary(book: str) -> str:
 if __name__ == "__main__":
     server.run(transport="http", host="127.0.0.1", port=PORT, show_banner=False)
 '''
-"""A server that wants a log-in and asks questions; it runs in a Python of its own."""
+"""A server that wants a login and asks questions; it runs in a Python of its own."""
 
 
 def npm_server(name: str) -> tuple[str, str]:

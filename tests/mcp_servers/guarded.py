@@ -1,4 +1,4 @@
-"""An MCP server that wants a log-in, and asks its user questions; on the official SDK.
+"""An MCP server that wants a login, and asks its user questions; on the official SDK.
 
 `python guarded.py` prints the port it listens on. Environment: `LIFETIME_SECONDS` says how long a
 token lives. `/revoke` on the same port makes every token that was given invalid.

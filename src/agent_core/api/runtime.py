@@ -83,7 +83,7 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
         agents: agents that the model of every run may start, as children.
         handoffs: agents that the model of every run may hand the conversation to.
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
-        elicitation_callback: answers the questions of MCP servers to the user, including log-ins.
+        elicitation_callback: answers the questions of MCP servers to the user, including logins.
             Without it they are refused.
         default_snapshots: `turn` lets runs record the files of the project, so that `undo` and
             `fork` can restore them; `[workspace] snapshots` takes precedence.

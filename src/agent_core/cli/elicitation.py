@@ -1,4 +1,4 @@
-"""Puts the questions of MCP servers to the person at the terminal: forms, addresses, log-ins.
+"""Puts the questions of MCP servers to the person at the terminal: forms, addresses, logins.
 
 Texts of a server are marked as its words. Values that promise to be secret are not shown while
 they are typed.
@@ -48,7 +48,7 @@ class TerminalElicitation:
         lines: where to read from.
         turn: lock shared with other questions there.
         descriptor: the input's, to hide what is typed.
-        waits_for_login: the command exists for the log-in, and asks for it even without a
+        waits_for_login: the command exists for the login, and asks for it even without a
             terminal.
     """
 

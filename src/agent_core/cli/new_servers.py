@@ -57,7 +57,7 @@ def add_servers(options: Options) -> int:
 
 
 def remove_server(options: Options) -> int:
-    """Remove a server and its log-in, and return the exit code."""
+    """Remove a server and its login, and return the exit code."""
     return run_on_terminal(options, options.path, partial(_remove, options), asks_model=False)
 
 
@@ -267,7 +267,7 @@ def _remove(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
     if isinstance(server, HttpServer):
         is_shared = any(isinstance(each, HttpServer) and each.url == server.url for each in others)
         if not is_shared and StoredLogin(setup.home, server.url).forget():
-            said += ", and deleted its log-in"
+            said += ", and deleted its login"
     terminal.line(said, Style.GOOD)
     rules = setup.config.tools.mcp
     prefix = f"mcp.{options.id}"

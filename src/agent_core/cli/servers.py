@@ -1,4 +1,4 @@
-"""`soong-agent mcp`: which servers there are, whether they answer, and log-ins."""
+"""`soong-agent mcp`: which servers there are, whether they answer, and logins."""
 
 import asyncio
 import json
@@ -52,11 +52,11 @@ def manage_servers(options: Options) -> int:
             terminal.line(f"error: mcp.json has no server {options.id}; it has {known}", Style.BAD)
             return FAILED
         if options.action != "test" and not isinstance(server, HttpServer):
-            terminal.line(f"error: {options.id} is a program: it has no log-in", Style.BAD)
+            terminal.line(f"error: {options.id} is a program: it has no login", Style.BAD)
             return FAILED
         if options.action == "logout" and isinstance(server, HttpServer):
             was_there = StoredLogin(setup.home, server.url).forget()
-            terminal.line(f"logged out of {options.id}" if was_there else "there was no log-in")
+            terminal.line(f"logged out of {options.id}" if was_there else "there was no login")
             return COMPLETED
         try:
             return (options.run_loop or asyncio.run)(_look_at(options, server, setup, terminal))
@@ -132,7 +132,7 @@ async def _look_at(options: Options, server: ServerConfig, setup: Setup, termina
     count = plural(len(found.tools), "tool")
     if options.action == "login":
         is_stored = isinstance(server, HttpServer) and StoredLogin(setup.home, server.url).read()
-        wanted = "logged in to" if is_stored else "no log-in is needed for"
+        wanted = "logged in to" if is_stored else "no login is needed for"
         terminal.line(f"{wanted} {options.id}: {count}", Style.GOOD)
         return COMPLETED
     for tool in found.tools:

@@ -94,7 +94,7 @@ def _document_address(value: str | None) -> str | None:
 
 
 class OAuth(Section):
-    """Settings of a log-in that the server does not announce.
+    """Settings of a login that the server does not announce.
 
     Attributes:
         client_id: id of a client that you have registered; by default a new one is registered.

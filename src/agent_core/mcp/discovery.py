@@ -58,10 +58,10 @@ class Host(Struct, frozen=True, kw_only=True):
         sandbox: confines them; None for no confinement.
         log: gets a server's id and one line of its standard error or its log; must not block.
         authorize: makes the HTTP authentication for a server's id and address, in place of the
-            log-ins that are stored in `home`.
+            logins that are stored in `home`.
         elicit: puts a server's question to the user; by default every one is refused.
-        home: the folder for log-ins; without it and without `authorize` there are none.
-        persist: new log-ins are written there; else they end with the connection.
+        home: the folder for logins; without it and without `authorize` there are none.
+        persist: new logins are written there; else they end with the connection.
         learn: gets new secrets: tokens, and secret answers of the user.
     """
 

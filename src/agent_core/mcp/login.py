@@ -1,4 +1,4 @@
-"""Log-ins at HTTP servers: OAuth by the SDK, in a browser on this machine or another one."""
+"""Logins at HTTP servers: OAuth by the SDK, in a browser on this machine or another one."""
 
 import asyncio
 import socket
@@ -40,13 +40,13 @@ Learn = Callable[[Mapping[str, str]], None]
 
 
 class Login:
-    """The log-in at one server, stored before or made in a browser.
+    """The login at one server, stored before or made in a browser.
 
     Args:
         server_id: for messages.
         server: the server; its `oauth` may name a client that is registered already.
         home: the folder where it is stored.
-        persist: a new log-in is stored there.
+        persist: a new login is stored there.
         ask: puts the address to the user.
         learn: gets every token, which is secret from then on.
 
@@ -100,7 +100,7 @@ class Login:
         with socket.create_server((_HOST, 0)) as free:
             return free.getsockname()[1]
 
-    # The SDK calls these four to load and to store a log-in.
+    # The SDK calls these four to load and to store a login.
 
     async def get_tokens(self) -> OAuthToken | None:
         """Return the stored tokens, and restore the metadata that refreshing them needs."""
@@ -207,10 +207,10 @@ class Login:
 
 
 class _Renewing(OAuthClientProvider):
-    """The SDK's log-in, which tries the refresh token before it sends the user to the browser.
+    """The SDK's login, which tries the refresh token before it sends the user to the browser.
 
     The SDK renews a token only when its own clock says that it has expired; a server may revoke it
-    earlier. A client that the server has forgotten is registered anew, and the log-in made again.
+    earlier. A client that the server has forgotten is registered anew, and the login made again.
 
     Attributes:
         may_register: the client is not one that the user has registered.

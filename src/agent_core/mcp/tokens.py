@@ -1,4 +1,4 @@
-"""Log-ins of HTTP servers on disk: one file for each address, for this user only.
+"""Logins of HTTP servers on disk: one file for each address, for this user only.
 
 The files are in `<home>/mcp-auth`. Their tokens and client secrets are redacted everywhere else, by
 means of `stored_secrets`.
@@ -25,7 +25,7 @@ _SECRET_KEYS = ("access_token", "refresh_token", "client_secret")
 
 
 class StoredLogin:
-    """The log-in at one address. Does file work: call it in a thread.
+    """The login at one address. Does file work: call it in a thread.
 
     Args:
         home: where the file is.
@@ -41,7 +41,7 @@ class StoredLogin:
     def read(self) -> dict[str, Any]:
         """Return the stored fields; empty if there are none, or they cannot be read."""
         with suppress(ConfigError, OSError):
-            found: object = read_json_file(self._path, "a log-in")
+            found: object = read_json_file(self._path, "a login")
             if isinstance(found, dict):
                 fields = cast("JsonObject", found)
                 if fields.get("url") == self._url:
@@ -81,7 +81,7 @@ class StoredLogin:
 
 
 def secrets_in(fields: JsonObject) -> Iterator[tuple[str, str]]:
-    """Yield the secrets in a stored log-in, or in a part of one, as kind and value."""
+    """Yield the secrets in a stored login, or in a part of one, as kind and value."""
     for key, value in fields.items():
         if isinstance(value, dict):
             yield from secrets_in(value)
@@ -90,10 +90,10 @@ def secrets_in(fields: JsonObject) -> Iterator[tuple[str, str]]:
 
 
 def stored_secrets(home: Path) -> dict[str, str]:
-    """Return the secrets of all stored log-ins, also for servers that were removed."""
+    """Return the secrets of all stored logins, also for servers that were removed."""
     found: dict[str, str] = {}
     for path in sorted((home / FOLDER).glob("*.json")):
         with suppress(ConfigError, OSError):
-            for kind, value in secrets_in(table(read_json_file(path, "a log-in"))):
+            for kind, value in secrets_in(table(read_json_file(path, "a login"))):
                 found[f"{kind}_{len(found) + 1}"] = value
     return found

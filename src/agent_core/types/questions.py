@@ -134,7 +134,7 @@ class ElicitationRequest(Frozen):
     Attributes:
         server_id: name of the server in `mcp.json`.
         mode: `form` has a `requested_schema`; `url` has a `url` and its `host`.
-        purpose: `login` for the log-in of an HTTP server (mode `url`).
+        purpose: `login` for the login of an HTTP server (mode `url`).
         message: the reason for the request.
         requested_schema: a JSON Schema of one object with plain fields.
         url: the `http` or `https` address to open.
@@ -155,7 +155,7 @@ class ElicitationAnswer(Frozen):
 
     Attributes:
         action: `accept`, `decline` (the user said no), or `cancel` (there is no answer).
-        content: the fields of a form. For a log-in, `redirect_url` is the address that the browser
+        content: the fields of a form. For a login, `redirect_url` is the address that the browser
             was sent to, if the browser runs on another machine.
     """
 

@@ -146,8 +146,8 @@ class EditorAgent:
         )
 
     async def authenticate(self, asked: AuthenticateRequest) -> None:
-        """Refuse: keys are in the environment, and there is no log-in."""
-        message = f"there is no log-in {asked.method_id!r}: keys are in the environment"
+        """Refuse: keys are in the environment, and there is no login."""
+        message = f"there is no login {asked.method_id!r}: keys are in the environment"
         raise RequestError(INVALID_PARAMS, message)
 
     async def new_session(self, asked: NewSessionRequest) -> NewSessionResponse:

@@ -23,7 +23,7 @@ examples:
   soong-agent mcp list
   soong-agent mcp list --json
 
-Each line shows whether the server is enabled, its transport, its log-in and its
+Each line shows whether the server is enabled, its transport, its login and its
 address. Does not connect: `mcp test` connects and lists the tools. Exit codes:
 0 listed; 2 wrong usage, or an invalid mcp.json.
 """
@@ -41,7 +41,7 @@ examples:
   soong-agent mcp login tracker
 
 Opens the browser if there is one; otherwise open the address that is shown and
-paste the resulting address here. Exit codes: 0 logged in, or no log-in needed;
+paste the resulting address here. Exit codes: 0 logged in, or no login needed;
 1 failed; 2 wrong usage, or an invalid mcp.json; 130 interrupted.
 """
 _LOGOUT = """\
@@ -103,7 +103,7 @@ _REMOVE = """\
 examples:
   soong-agent mcp remove files
 
-Removes the server from mcp.json, and its stored log-in. Exit codes: 0 removed;
+Removes the server from mcp.json, and its stored login. Exit codes: 0 removed;
 1 no such server, or the file cannot be written; 2 wrong usage, or an invalid
 mcp.json.
 """
@@ -137,7 +137,7 @@ def add_parser(commands: Commands) -> None:
     made = [listing]
     for action, what, epilog in (
         ("login", "log in to a server in the browser, here or on another machine", _LOGIN),
-        ("logout", "delete the log-in of a server", _LOGOUT),
+        ("logout", "delete the login of a server", _LOGOUT),
         ("test", "connect to a server, and list what it offers", _TEST),
     ):
         made.append(add_command(actions, action, what, epilog=epilog))

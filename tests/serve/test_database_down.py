@@ -155,12 +155,28 @@ async def test_a_locked_file_is_shown_and_changes_are_refused_soon(
             assert len((await get(client, "/api/sessions"))["items"]) == 1
 
 
-async def test_a_signal_ends_a_server_whose_file_is_locked(home: Home, project: Path) -> None:
+@pytest.mark.parametrize(("is_brief", "end"), [(False, "failed"), (True, "cancelled")])
+async def test_a_signal_ends_a_server_whose_file_is_locked(
+    home: Home, project: Path, is_brief: bool, end: str
+) -> None:
+    """A lock of two seconds is waited for; after that the run ends as in a process that died."""
     async with ModelServer([Silence()]) as model:
         configure(home, model.base_url("openai"))
         with serving(home, project) as console:
             async with signed_in(console) as client:
-                await start(client, "hello")
+                run = await start(client, "hello")
                 await model.requested.wait()
             with locked(home.path / "sessions.sqlite"):
-                ends_soon(console)
+                if is_brief:
+                    console.process.terminate()
+                    time.sleep(0.3)  # noqa: ASYNC251 - nothing tells that it waits
+                else:
+                    ends_soon(console)
+            if is_brief:
+                assert console.ended()[:2] == (0, "")
+        with serving(home, project) as console:
+            async with signed_in(console) as client:
+                report = await get(client, f"/api/runs/{run['run_id']}")
+    assert report["status"] == end
+    is_lost = (report["error"] or {}).get("details", {}).get("reason") == "owner_lost"
+    assert is_lost is not is_brief

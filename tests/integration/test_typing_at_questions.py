@@ -90,6 +90,30 @@ def test_letters_typed_while_a_question_appears_stay_on_the_line(
     assert texts(server) == "then say why y y"
 
 
+def test_a_whole_line_behind_a_plain_draft_answers_no_question(home: Home, project: Path) -> None:
+    with (
+        ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,
+        terminal(home, project, server, "chat", "--plain") as session,
+    ):
+        session.wait_for("> ")
+        session.type(f"write{ENTER}")
+        session.wait_for("write")
+        session.type("half a ")
+        session.wait_for(WAITS)
+        session.type("message\ny\n")  # the second line would be an answer, if it were read alone
+        session.wait_for("y once")
+        assert not (project / "b.txt").exists()
+        session.type(f"n{ENTER}")
+        session.wait_for("denied")
+        session.wait_for("Written.")
+        session.type(ENTER)
+        session.wait_for("Done.")
+        session.type(CTRL_D)
+        session.wait_for_end()
+    assert not (project / "b.txt").exists()
+    assert texts(server) == "half a message y"
+
+
 @pytest.mark.sweep
 def test_enter_opens_a_question_and_keeps_the_draft(home: Home, project: Path) -> None:
     with (

@@ -100,7 +100,7 @@ class InputLines:
         ends_at = loop.time() + REST_S if typed else self.last_line_at + REST_S
         if ends_at <= loop.time():
             return ""
-        draft = _edited("", typed)
+        draft = _edited("", _on_one_line(typed))
         with self.unbuffered():
             while not typed.endswith("\n") and not self._ended:
                 show(draft)
@@ -112,7 +112,7 @@ class InputLines:
                     break
                 typed = bytes(self._buffer).decode(errors="replace").replace("\r", "\n")
                 self._buffer.clear()
-                draft = _edited(draft, typed)
+                draft = _edited(draft, _on_one_line(typed))
                 ends_at = loop.time() + REST_S
         return draft
 
@@ -295,6 +295,11 @@ class InputLines:
             await ready.wait()
         finally:
             loop.remove_reader(self.descriptor)
+
+
+def _on_one_line(keys: str) -> str:
+    """Return the keys of several lines as those of one, without the end of the last."""
+    return " ".join(keys.removesuffix("\n").split("\n"))
 
 
 def _edited(text: str, keys: str) -> str:

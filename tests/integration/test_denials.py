@@ -91,6 +91,34 @@ async def test_the_model_reads_who_has_denied_a_call(
     assert ("the user denied" in found) is isinstance(user, Refusing)
 
 
+@pytest.mark.parametrize("persist", [True, False], ids=["stored", "in memory"])
+async def test_what_a_callback_raises_is_for_the_program_alone(
+    tmp_path: Path, persist: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(request: PermissionRequest) -> PermissionDecision:
+        raise RuntimeError("no row 17 in table approvals_of_ann")
+
+    provider = ScriptedProvider([write(), "done"])
+    async with AgentRuntime(
+        tmp_path,
+        model=provider,
+        persist=persist,
+        home_dir=tmp_path / "home",
+        permission_callback=broken,
+    ) as made:
+        result = await made.run("go", events=True)
+    read = provider.requests[1].messages[-1].model_dump_json()
+    assert "was not allowed" in read
+    assert "approvals_of_ann" not in read
+    assert "RuntimeError" not in read
+    (failed,) = (
+        each for each in result.events or () if each.event_type is EventType.PERMISSION_FAILED
+    )
+    assert "RuntimeError: no row 17 in table approvals_of_ann" in failed.payload["error"]
+    assert "approvals_of_ann" in caplog.text
+    assert "Traceback" in caplog.text
+
+
 async def test_a_denial_by_nobody_keeps_the_code_of_the_call(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

@@ -7,10 +7,11 @@ race then, and the first answer counts.
 import asyncio
 import json
 import logging
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -72,9 +73,24 @@ logger = logging.getLogger(__name__)
 
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
+_FAILED_TO_ASK = "the question could not be asked"
 _MOST_OPEN = 1_000
 _LOOK_S, _RARE_LOOK_S = 0.5, 5.0
 """Seconds between looks at an open question, while other processes may answer it."""
+
+
+class _Failed(Struct, frozen=True):
+    """The failure of a permission callback.
+
+    Attributes:
+        error: what it raised or returned, for the event and not for the model.
+    """
+
+    error: str
+
+
+_Answer: TypeAlias = "PermissionDecision | UnattendedError | _Failed | str"
+"""A decision, or why there is none: nobody can be asked, the callback failed, or another reason."""
 
 
 class PermissionJournal(Protocol):
@@ -129,7 +145,7 @@ class Questions:
         self._redactor = redactor
         self._unattended: Literal["deny", "wait", "park"] = unattended
         self._timeout_s = timeout_s
-        self._asking: set[asyncio.Task[PermissionDecision | UnattendedError | str]] = set()
+        self._asking: set[asyncio.Task[_Answer]] = set()
         self._store: SessionStore | None = None
         self._pause_s: float | None = None
         self._answered: dict[str, asyncio.Event] = {}
@@ -475,7 +491,7 @@ class Questions:
             del self._asked_here[request.request_id]
         if isinstance(answer, UnattendedError):
             answer = _denial(UNANSWERED)
-        if isinstance(answer, str):
+        if isinstance(answer, str | _Failed):
             raise _note_failure(request, answer, journal)
         facts = {"request_id": request.request_id, "tool_name": request.tool_name}
         given: JsonObject = {"decision": answer.decision, "reason": answer.reason}
@@ -512,7 +528,7 @@ class Questions:
         parking = asyncio.create_task(self._parking.wait()) if may_park else None
         waiting = {each for each in (asking, elsewhere, parking) if each is not None}
         self._parkable[record.root_run_id] += may_park
-        answer: PermissionDecision | UnattendedError | str = UnattendedError()
+        answer: _Answer = UnattendedError()
         try:
             async with asyncio.timeout(self._timeout_s):
                 if asking is not None:
@@ -549,7 +565,7 @@ class Questions:
         )
         if found is None or found.decision is None:
             raise _note_failure(record.request, _WITHDRAWN, journal)
-        if is_first and isinstance(answer, str) and answer is not UNANSWERED:
+        if is_first and isinstance(answer, str | _Failed) and answer is not UNANSWERED:
             raise _note_failure(record.request, answer, journal)
         return found
 
@@ -577,7 +593,7 @@ class Questions:
 
     def _start(
         self, callback: PermissionCallback, request: "PermissionRequest"
-    ) -> "asyncio.Task[PermissionDecision | UnattendedError | str]":
+    ) -> "asyncio.Task[_Answer]":
         """Ask in a separate task, so that a callback that hangs does not keep a cancelled run."""
         asking = asyncio.create_task(
             _call(callback, request, self._redactor), name="permission callback"
@@ -586,15 +602,15 @@ class Questions:
         asking.add_done_callback(self._close)
         return asking
 
-    def _close(self, asking: "asyncio.Task[PermissionDecision | UnattendedError | str]") -> None:
+    def _close(self, asking: "asyncio.Task[_Answer]") -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
             asking.exception()  # retrieved here: the run that asked may have been cancelled
 
 
 def _outcome(
-    asking: "asyncio.Task[PermissionDecision | UnattendedError | str]",
-) -> "PermissionDecision | UnattendedError | str":
+    asking: "asyncio.Task[_Answer]",
+) -> "_Answer":
     if not asking.done():
         return _LATE
     return _WITHDRAWN if asking.cancelled() else asking.result()
@@ -602,8 +618,8 @@ def _outcome(
 
 async def _call(
     callback: PermissionCallback, request: "PermissionRequest", redactor: Redactor
-) -> "PermissionDecision | UnattendedError | str":
-    """Return the callback's answer, or the reason why there is no answer."""
+) -> "_Answer":
+    """Return the callback's answer, or why there is none: the model reads no text of an error."""
     try:
         return await call_back(callback, request)
     except TimeoutError:
@@ -611,17 +627,19 @@ async def _call(
     except UnattendedError as error:
         return error
     except WrongAnswerError as error:
-        logger.warning("%s", redactor.text(str(error)))
-        return str(error)
+        reason = redactor.text(str(error))
+        logger.warning("%s", reason)
+        return _Failed(reason)
     except Exception as error:  # noqa: BLE001 - every failure counts as a deny
         log_failure(logger, "the permission callback failed", error=error, clean=redactor.text)
-        return f"the permission callback failed: {type(error).__name__}"
+        said = "".join(traceback.format_exception_only(error)).strip()
+        return _Failed(redactor.text(f"the permission callback failed: {said}"))
 
 
-def _denial(answer: UnattendedError | str) -> "PermissionDecision":
+def _denial(answer: UnattendedError | _Failed | str) -> "PermissionDecision":
     from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
-    reason = answer if isinstance(answer, str) else None
+    reason = None if isinstance(answer, UnattendedError) else _reason_of(answer)
     metadata = {"decided_by": NOBODY}
     return PermissionDecision(decision=Decision.DENY, reason=reason, metadata=metadata)
 
@@ -648,19 +666,24 @@ def _note_answer(record: "ApprovalRecord", journal: PermissionJournal) -> "Permi
     return decision
 
 
+def _reason_of(failure: _Failed | str) -> str:
+    """Return why there is no answer, in words for the model and the store."""
+    return failure if isinstance(failure, str) else _FAILED_TO_ASK
+
+
 def _note_failure(
-    request: "PermissionRequest", error: str, journal: PermissionJournal
+    request: "PermissionRequest", failure: _Failed | str, journal: PermissionJournal
 ) -> PermissionDeniedError:
     payload = {
         "request_id": request.request_id,
         "tool_name": request.tool_name,
         "decision": Decision.DENY,
-        "error": error,
+        "error": failure if isinstance(failure, str) else failure.error,
     }
     call_id = request.metadata["tool_call_id"]
     failed = EventType.PERMISSION_FAILED
     journal.note(failed, payload, level=EventLevel.WARNING, tool_call_id=call_id)
-    return denied(unanswered(request.tool_name, error))
+    return denied(unanswered(request.tool_name, _reason_of(failure)))
 
 
 def _no_way_to_ask(

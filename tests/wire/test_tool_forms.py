@@ -1,10 +1,12 @@
 """Tools whose schemas a service refuses: rewritten where the meaning is kept, or left out alone."""
 
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from agent_core import AgentRuntime, Budget, ToolContext
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.scripted import calls
@@ -15,6 +17,7 @@ from agent_core.types import (
     ModelMessage,
     ModelRequest,
     ModelRetry,
+    ModelStarted,
     Role,
     TextBlock,
     ToolDefinition,
@@ -117,9 +120,10 @@ async def test_names_of_arguments_are_told_plainly_and_read_back() -> None:
 async def test_a_tool_without_a_form_is_left_out_and_named() -> None:
     events, sent = await played("anthropic", [tool("odd", type="string"), GOOD], "done")
     assert b"odd" not in sent[0]
-    [told] = [event.error for event in events if isinstance(event, ModelRetry)]
-    assert told.details["left_out"] == ["mcp.shop.odd"]
-    assert "its arguments are not an object" in told.message
+    assert isinstance(events[0], ModelStarted)
+    assert events[0].left_out.keys() == {"mcp.shop.odd"}
+    assert "its arguments are not an object" in events[0].left_out["mcp.shop.odd"]
+    assert not [event for event in events if isinstance(event, ModelRetry)]
     assert isinstance(events[-1], ModelCompleted)
 
 
@@ -146,6 +150,37 @@ async def test_a_tool_that_is_refused_is_left_out_and_the_call_repeated(
     [told] = [event.error for event in events if isinstance(event, ModelRetry)]
     assert told.details["left_out"] == ["mcp.shop.odd"]
     assert "mcp.shop.odd" in told.message
+
+
+async def test_attempts_are_counted_over_all_forms_of_a_request() -> None:
+    words = "Invalid schema for function 'mcp__shop__odd'"
+    refusal = Status(400, orjson.dumps({"error": {"message": words}}))
+    busy = Status(500, b"{}")
+    events, _ = await played("openai", [GOOD, tool("odd")], busy, refusal, busy, "done")
+    assert isinstance(events[-1], ModelCompleted)
+    assert [event.attempt for event in events if isinstance(event, ModelRetry)] == [1, 2, 3]
+
+
+async def never(arguments: dict[str, Any], context: ToolContext[Any]) -> str:
+    raise AssertionError
+
+
+async def test_a_tool_that_is_left_out_costs_no_request_of_the_budget(tmp_path: Path) -> None:
+    async with ModelServer(["done"]) as server:
+        config = ModelConfig(
+            provider="anthropic", name="m", base_url=server.base_url("anthropic"), retry=QUICK
+        )
+        no_form = {"type": "object", "anyOf": [{"type": "string"}]}
+        odd = ToolDefinition(name="odd", description="Odd.", input_schema=no_form)
+        async with AgentRuntime(tmp_path, model=config, persist=False) as made:
+            result = await made.run(
+                "go", tools=[(odd, never)], budget=Budget(requests=1), events=True
+            )
+    assert result.text == "done"
+    (started,) = (each for each in result.events or () if each.event_type == "model_started")
+    assert list(started.payload["left_out"]) == ["odd"]
+    assert started.level == "warning"
+    assert "model_retry" not in [each.event_type for each in result.events or ()]
 
 
 async def test_the_programs_own_words_about_a_refusal_name_no_tool() -> None:

@@ -23,6 +23,7 @@ from agent_core.history.words import (
     event_line,
     is_trouble,
     kind_in_words,
+    left_out_line,
     meaning_of,
     objection_line,
     queue_line,
@@ -354,6 +355,8 @@ class RunView:
         line, style = "", Style.DIM
         if isinstance(details, RunQueued):
             line = queue_line(details)
+        elif isinstance(details, ModelAsked):
+            line, style = left_out_line(details), Style.WARN
         elif isinstance(details, ModelRetried):
             self._end_message(is_narration=True)
             line, style = retry_line(details, self._why_again(details)), Style.WARN

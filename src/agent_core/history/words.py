@@ -13,6 +13,7 @@ from agent_core.text import Clean, plural, visible
 from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import EventLevel, EventType, Role, RunStatus
 from agent_core.types.event_details import (
+    ModelAsked,
     ModelRetried,
     PermissionDecided,
     RunQueued,
@@ -139,6 +140,8 @@ def is_trouble(placed: PlacedEvent) -> bool:
 def story_words(placed: PlacedEvent) -> str:
     """Return the words for an event in the story of a session; empty if it is not in it."""
     meaning, details = meaning_of(placed.kind), placed.details
+    if isinstance(details, ModelAsked):
+        return left_out_line(details)
     is_silent = isinstance(details, RunQueued) and details.runs_in_front == 0
     if meaning.is_in_story or is_silent or not (meaning.later or is_trouble(placed)):
         return ""
@@ -161,6 +164,12 @@ def queue_line(details: RunQueued) -> str:
         those = "the run" if in_front == 1 else f"the {in_front} runs"
         return f"waiting for {those} of this session ahead of it"
     return "waiting for a worker" if details.queue is not None else ""
+
+
+def left_out_line(details: ModelAsked) -> str:
+    """Return the line about tools that the model does not get; empty if it gets all."""
+    named = (f"{name} ({why})" for name, why in details.left_out.items())
+    return visible(f"left out: {', '.join(named)}", one_line=True) if details.left_out else ""
 
 
 def retry_line(details: ModelRetried, because: str) -> str:

@@ -185,7 +185,10 @@ async def _ask(ctx: RunContext, built: BuiltRequest, stats: RunStats) -> ModelCo
                             require_native(request.output, event)
                         least = tally.least_cost()
                         facts = {"provider": name, "model": model, "estimate": least}
-                        journal.note(EventType.MODEL_STARTED, facts)
+                        level = EventLevel.WARNING if event.left_out else EventLevel.INFO
+                        if event.left_out:
+                            facts |= {"left_out": {**event.left_out}}
+                        journal.note(EventType.MODEL_STARTED, facts, level=level)
                         await journal.commit()
                     case ModelRetry():
                         payload = event.model_dump(mode="json", exclude={"type"})

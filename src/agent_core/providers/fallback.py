@@ -51,7 +51,7 @@ class FallbackProvider:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`; each model used begins with `ModelStarted`."""
-        attempt = 1
+        made = before = 0  # attempts, of all models
         while True:
             model, adapter = self._models[self._current]
             asked = _addressed(request, model) if self._current else request
@@ -63,12 +63,14 @@ class FallbackProvider:
                         failure = event.error
                         break
                     if isinstance(event, ModelRetry):
-                        attempt = max(attempt, event.attempt + 1)
-                    else:
-                        begun = begun or not isinstance(event, ModelStarted)
+                        made = before + event.attempt
+                        yield event.model_copy(update={"attempt": made})
+                        continue
+                    begun = begun or not isinstance(event, ModelStarted)
                     yield event
             if failure is None:
                 return
+            made = before = made + 1
             self._current += 1
             model = self._models[self._current][0]
             named = {"provider": model.provider, "model": model.name}
@@ -76,7 +78,7 @@ class FallbackProvider:
             fallback = {**named, "without": lost} if lost else named
             details = {**failure.details, "fallback": fallback}
             error = failure.model_copy(update={"details": details})
-            yield ModelRetry(attempt=attempt, delay_ms=0, error=error)
+            yield ModelRetry(attempt=made, delay_ms=0, error=error)
             if not self._on_switch(model):
                 too_long = ProviderError(
                     ErrorCode.PROMPT_TOO_LONG,

@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, closing, suppress
-from itertools import count
 from operator import is_
 from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
@@ -64,7 +63,6 @@ from agent_core.providers.tool_forms import (
     FittedTools,
     ToolFitter,
     ToolForm,
-    left_out,
     with_left_out,
 )
 from agent_core.providers.usage import completed_usage
@@ -456,24 +454,27 @@ class HttpProvider(ABC):
             provider=called.provider,
             model=request.model,
             native_output=prepared.is_native,
+            left_out=self._left_out(prepared, request),
         )
 
-        for error in self._left_out(prepared, request):
-            yield ModelRetry(attempt=1, delay_ms=0, error=error)
         worded_for: ErrorPayload | None = None
-        for number in count(1):
+        made = 0  # attempts, over all forms of the request
+        while True:
             begun, refusal = False, None
-            async with aclosing(self._tries(asked, prepared, route)) as events:
+            async with aclosing(self._tries(asked, prepared, route, made)) as events:
                 async for event in events:
                     if isinstance(event, ModelFailed) and not begun:
                         refusal = event.error
                     else:
+                        if isinstance(event, ModelRetry):
+                            made = event.attempt
                         if worded_for and isinstance(event, ModelCompleted):
                             self._images.learn(worded_for)
                         begun = begun or not isinstance(event, ModelRetry)
                         yield event
             if refusal is None:
                 return
+            made += 1
             adjusted = self._adjusted(asked, prepared, refusal)
             if adjusted is None and worded_for is None:
                 reduced = self._images.reduced(asked, refusal)
@@ -484,22 +485,18 @@ class HttpProvider(ABC):
                 yield ModelFailed(error=refusal)
                 return
             prepared = adjusted
-            faults = prepared.fitted.faults
-            without = {name: faults[name] for name in self._unreported(faults, request)}
-            yield ModelRetry(attempt=number, delay_ms=0, error=with_left_out(refusal, without))
+            error = with_left_out(refusal, self._left_out(prepared, request))
+            yield ModelRetry(attempt=made, delay_ms=0, error=error)
 
     def _output_limit(self, request: ModelRequest) -> int:
         """Return the longest answer that may be asked for."""
         asked = request.max_output_tokens or self._config.max_output_tokens
         return min(asked, self._most_output.get(request.model, asked))
 
-    def _left_out(self, prepared: PreparedRequest, request: ModelRequest) -> list[ErrorPayload]:
-        """Return the report of the tools that are left out, once in a run."""
+    def _left_out(self, prepared: PreparedRequest, request: ModelRequest) -> dict[str, str]:
+        """Return why tools are left out, by name: each once in a run."""
         faults = prepared.fitted.faults
-        unreported = self._unreported(faults, request)
-        if not unreported:
-            return []
-        return [left_out(prepared.called, {name: faults[name] for name in unreported})]
+        return {name: faults[name] for name in self._unreported(faults, request)}
 
     def _unreported(self, names: Collection[str], request: ModelRequest) -> list[str]:
         """Return the tools whose absence this run has not reported, and count it as reported."""
@@ -565,9 +562,9 @@ class HttpProvider(ABC):
         )
 
     async def _tries(
-        self, request: ModelRequest, prepared: PreparedRequest, route: Route
+        self, request: ModelRequest, prepared: PreparedRequest, route: Route, before: int
     ) -> AsyncGenerator[ModelEvent]:
-        """Make attempts until one succeeds or no more are allowed.
+        """Make attempts until one succeeds or no more are allowed; `before` were made already.
 
         A key of a callable that the service refuses is renewed once.
         """
@@ -610,7 +607,8 @@ class HttpProvider(ABC):
             if pause_s is None:
                 yield ModelFailed(error=error)
                 return
-            yield ModelRetry(attempt=number, delay_ms=round(pause_s * 1000), error=error)
+            delay_ms = round(pause_s * 1000)
+            yield ModelRetry(attempt=before + number, delay_ms=delay_ms, error=error)
             await asyncio.sleep(pause_s)
 
     async def _next_block(self, attempt: _Attempt, response: Response) -> bytes:

@@ -39,7 +39,7 @@ from agent_core.providers.requests import (
     sampling_fields,
 )
 from agent_core.providers.think_tags import TaggedReply
-from agent_core.providers.tool_forms import FORMS, ToolFitter, left_out
+from agent_core.providers.tool_forms import FORMS, ToolFitter
 from agent_core.text import bounded_line
 from agent_core.text.json_text import JsonObject, JsonValue, table
 from agent_core.types import (
@@ -167,9 +167,12 @@ class LocalProvider:
         body = self._written(request, fields, called)
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
-        yield ModelStarted(provider=KEY, model=request.model, native_output=is_native)
-        if fitted.faults:
-            yield ModelRetry(attempt=1, delay_ms=0, error=left_out(called, fitted.faults))
+        yield ModelStarted(
+            provider=KEY,
+            model=request.model,
+            native_output=is_native,
+            left_out=fitted.faults,
+        )
         for number in count(1):
             draft = self._reply_class(called, names.canonical, history=request.messages)
             refusal: CallError | None = None

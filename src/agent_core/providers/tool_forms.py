@@ -15,7 +15,7 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent_core.config.services import COMPATIBLE
-from agent_core.providers.failures import Called, is_refused_request
+from agent_core.providers.failures import is_refused_request
 from agent_core.providers.requests import wire_name
 from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.types import (
@@ -362,13 +362,6 @@ def _without_refused(
 def say_left_out(faults: Mapping[str, str]) -> str:
     """Return which tools are left out, and why."""
     return f"left out: {', '.join(f'{name} ({fault})' for name, fault in faults.items())}"
-
-
-def left_out(called: Called, faults: Mapping[str, str]) -> ErrorPayload:
-    """Return the error of an attempt that was not made, because tools are left out first."""
-    error = called.unsupported("tool_schema", say_left_out(faults))
-    error.details |= {"sent": False, LEFT_OUT: list(faults)}
-    return ErrorPayload.of(error)
 
 
 def with_left_out(refusal: ErrorPayload, faults: Mapping[str, str]) -> ErrorPayload:

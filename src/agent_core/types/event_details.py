@@ -187,11 +187,15 @@ class CallEstimate(Struct, frozen=True):
 
 
 class ModelAsked(EventDetails, frozen=True):
-    """`model_started`: the model is called; starts of earlier versions have no estimate."""
+    """`model_started`: the model is called; starts of earlier versions have no estimate.
+
+    `left_out` has the tools that the service is not told of, each with the reason.
+    """
 
     provider: str = ""
     model: str = ""
     estimate: CallEstimate | None = None
+    left_out: Mapping[str, str] = MappingProxyType({})
 
 
 class CallName(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The protocol between core and models: requests and events, without any vendor's types."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -131,12 +131,14 @@ class ModelStarted(Frozen):
     """A call is about to be made: always the first event, before anything is sent.
 
     `native_output` means that the service is constrained to the schema of the request's `output`.
+    `left_out` has the tools that the service is not told of, each with the reason, once in a run.
     """
 
     type: Literal["model_started"] = "model_started"
     provider: str
     model: str
     native_output: bool = False
+    left_out: Mapping[str, str] = {}
 
 
 class ModelTextDelta(Frozen):

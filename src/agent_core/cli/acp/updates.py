@@ -25,7 +25,12 @@ from acp.schema import (
 from msgspec import Struct, field
 
 from agent_core.events.projection import Call, PlacedEvent, Projection
-from agent_core.history.words import meaning_of, objection_line, remark_line
+from agent_core.history.words import (
+    left_out_line,
+    meaning_of,
+    objection_line,
+    remark_line,
+)
 from agent_core.text import lines_of_diff, plural, shortened
 from agent_core.text.json_text import shown_json
 from agent_core.tools.patch import changes_of
@@ -45,6 +50,7 @@ from agent_core.types import (
 from agent_core.types.event_details import (
     ContextBuilt,
     Delta,
+    ModelAsked,
     ReasoningDelta,
     RunEnded,
     TextDelta,
@@ -213,6 +219,8 @@ class Translation:
             yield _thought(f"{remark_line(placed)}\n", event.event_id)
             return
         match placed.details:
+            case ModelAsked() as asked if asked.left_out:
+                yield _thought(f"{left_out_line(asked)}\n", event.event_id)
             case TextDelta() as delta if text := self._said.add(delta):
                 yield _said(text, self._message_id())
             case ReasoningDelta() as delta if text := self._thought.add(delta):

@@ -13,7 +13,13 @@ from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.render import label_of, outcome, summary_of
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events.projection import PlacedEvent, Projection
-from agent_core.history.words import denial, is_trouble, meaning_of, remark_line
+from agent_core.history.words import (
+    denial,
+    is_trouble,
+    left_out_line,
+    meaning_of,
+    remark_line,
+)
 from agent_core.permissions.answers import UnattendedError
 from agent_core.text import shortened, visible
 from agent_core.types import (
@@ -23,6 +29,7 @@ from agent_core.types import (
     RuntimeEvent,
 )
 from agent_core.types.event_details import (
+    ModelAsked,
     RunEnded,
     ToolDenied,
     ToolEnded,
@@ -276,6 +283,8 @@ def _line_of(placed: PlacedEvent) -> str:
         case ToolEnded() if placed.call is not None:
             said, _ = outcome(placed.call)
             return f"{_title(placed)}: {said or 'ok'}"
+        case ModelAsked() as asked if asked.left_out:
+            return left_out_line(asked)
         case _ if meaning_of(placed.kind).is_remark or is_trouble(placed):
             return remark_line(placed)
         case details:

@@ -47,6 +47,8 @@ def compile(pattern, flags=0):
 re._compiler.compile = compile
 from agent_core.cli import main
 code = main()
+from typing import TypedDict, is_typeddict
+from pydantic_core.core_schema import CoreConfig
 from agent_core.tools.schema import Arguments
 from agent_core.types.fields import Fields
 
@@ -60,6 +62,9 @@ built = [*complete(*types)]
 plugins = os.environ["PYDANTIC_DISABLE_PLUGINS"]
 found = {"code": code, "patterns": patterns, "built": built, "plugins": plugins}
 found["validators"] = [*complete(Fields)]
+found["has_types_of_schemas"] = is_typeddict(CoreConfig)
+assert CoreConfig(strict=True) == {"strict": True}
+assert is_typeddict(TypedDict("Own", {}))
 print(json.dumps(found | {"types": len(types), "modules": [*sys.modules]}))
 """
 
@@ -91,6 +96,7 @@ def test_a_plain_run_loads_and_builds_only_what_it_uses(home: Home, project: Pat
     assert found["types"] != 0
     assert {*found["validators"]} <= MAY_BE_BUILT
     assert found["built"] == []  # the schemas of the tools are read, and no tool was called
+    assert not found["has_types_of_schemas"]
 
 
 @pytest.mark.sweep
@@ -101,4 +107,5 @@ def test_a_command_line_loads_no_plugins_unless_its_user_wants_them(
     assert start(home, project)["plugins"] == "__all__"
     found = start(home, project, PYDANTIC_DISABLE_PLUGINS="other")
     assert found["plugins"] == "other"
+    assert found["has_types_of_schemas"]
     assert "importlib.metadata" in found["modules"]  # they are looked for

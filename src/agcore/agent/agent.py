@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 from typing_extensions import TypeVar
 
-from agcore.agent.builder import AgentBuilder
+from agcore.agent.builder import build_bundle
 from agcore.agent.error import AgentConfigError, AgentError, raise_as_agent_error
 from agcore.agent.runtime import AgentConfig
 from agcore.agent.session import AgentSession
@@ -248,10 +248,15 @@ class Agent(AgentSpec[DepsT, OutputT]):
             raise AgentConfigError(f"{message} by name, so give it the tool itself")
         with raise_as_agent_error():
             provider = _open_provider(chosen)
-        parts = AgentBuilder().provider(provider).hook_executor(self.hooks or HookExecutor())
-        parts.tool_registry(ToolRegistry(permissions=self.permissions))
-        parts.secrets({} if caller is None else caller.secrets)
-        bundle = parts.config(self.config or AgentConfig()).build()
+        bundle = build_bundle(
+            {
+                "provider": provider,
+                "hook_executor": self.hooks or HookExecutor(),
+                "tool_registry": ToolRegistry(permissions=self.permissions),
+                "secrets": {} if caller is None else {**caller.secrets},
+                "config": self.config or AgentConfig(),
+            }
+        )
         session = AgentSession(self, session_id, bundle, conversation=conversation, caller=caller)
         if isinstance(chosen, str | ModelConfig):
             session.own_provider()

@@ -39,8 +39,7 @@ class AgentBuilder:
     """Collects the parts of a `RuntimeBundle` and creates it."""
 
     def __init__(self) -> None:
-        optional = ("memory_store", "retriever", "session_memory_backend")
-        self._parts: dict[str, Any] = {**dict.fromkeys(optional), "secrets": {}}
+        self._parts: dict[str, Any] = {"config": AgentConfig(), "secrets": {}}
 
     def provider(self, provider: LlmProvider) -> Self:
         """Set the model; required."""
@@ -93,21 +92,31 @@ class AgentBuilder:
             AgentError: `Config`; a required part is missing or is something else, or a tool of the
                 application is named `retrieve` although there is a retriever.
         """
-        parts: dict[str, Any] = {"config": AgentConfig(), **self._parts}
-        for name in ("provider", "tool_registry", "hook_executor"):
-            if name not in parts:
-                raise AgentConfigError(f"missing {name}")
-        if not callable(getattr(parts["provider"], "chat", None)):
-            given = kind_of(parts["provider"])
-            raise AgentConfigError(f"provider is {given}, which has no method `chat`")
-        for name, kind in _KINDS.items():
-            if not isinstance(parts[name], kind):
-                given = kind_of(parts[name])
-                raise AgentConfigError(f"{name} is {given}; its class must be {kind.__name__}")
-        retriever = parts["retriever"]
-        try:  # copied even if nothing is added, so that later registrations do not count
-            more = [] if retriever is None else [_retrieve_tool(retriever)]
-            parts["tool_registry"] = parts["tool_registry"].plus(more)
-        except ToolError as error:
-            raise AgentConfigError(error.message) from error
-        return RuntimeBundle(**parts, made_by=BUILDER)
+        return build_bundle(self._parts)
+
+
+def build_bundle(parts: Mapping[str, Any]) -> RuntimeBundle:
+    """Create a bundle of its parts by name.
+
+    Raises:
+        AgentError: as for `AgentBuilder.build`.
+    """
+    optional = ("memory_store", "retriever", "session_memory_backend")
+    found: dict[str, Any] = {**dict.fromkeys(optional), "secrets": {}, **parts}
+    for name in ("provider", "tool_registry", "hook_executor"):
+        if name not in found:
+            raise AgentConfigError(f"missing {name}")
+    if not callable(getattr(found["provider"], "chat", None)):
+        given = kind_of(found["provider"])
+        raise AgentConfigError(f"provider is {given}, which has no method `chat`")
+    for name, kind in _KINDS.items():
+        if not isinstance(found[name], kind):
+            given = kind_of(found[name])
+            raise AgentConfigError(f"{name} is {given}; its class must be {kind.__name__}")
+    retriever = found["retriever"]
+    try:  # copied even if nothing is added, so that later registrations do not count
+        more = [] if retriever is None else [_retrieve_tool(retriever)]
+        found["tool_registry"] = found["tool_registry"].plus(more)
+    except ToolError as error:
+        raise AgentConfigError(error.message) from error
+    return RuntimeBundle(**found, made_by=BUILDER)

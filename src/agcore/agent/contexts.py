@@ -43,9 +43,7 @@ class ContextManager:
         store: MemoryStore | None = None,
     ) -> None:
         self.session_id = session_id
-        self.session_memory = SessionMemory(
-            bundle.session_memory_backend or InMemoryStore(), session_id
-        )
+        self.session_memory = SessionMemory(bundle.session_memory_backend, session_id)
         self._bundle = bundle
         self._layers = layers or PromptLayers()
         self._conversation = conversation or ConversationMemoryConfig.full()

@@ -44,7 +44,7 @@ from agcore.llm import (
 )
 from agcore.llm.calls import CallerRun
 from agcore.llm.history import given_messages
-from agcore.memory import ConversationMemory, InMemoryStore
+from agcore.memory import ConversationMemory
 from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
 from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import LoopLock, running_loop
@@ -138,8 +138,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         self.session_id = new_id("sess") if session_id is None else session_id
         self.bundle = bundle
         # Made in any case, because this checks the session id.
-        backend = bundle.session_memory_backend or InMemoryStore()
-        own_memory = SessionMemory(backend, self.session_id)
+        own_memory = SessionMemory(bundle.session_memory_backend, self.session_id)
         self.session_memory = session_memory or own_memory
         self.notes: dict[str, str] = {}
         """Further layers of the system prompt by their origin, if there are layers."""
@@ -434,7 +433,8 @@ class AgentSession(Generic[DepsT, OutputT]):
         """Open the toolsets of the agent and of a turn; an entered session keeps the agent's."""
         agents = read_tools(self.agent.tools).toolsets
         if self._kept is not self.agent:
-            self._served = await _open_all(self._stack if self._is_entered else turn, agents)
+            owner = self._stack if self._is_entered else turn
+            self._served = await _open_all(owner, agents) if agents else ()
             self._kept = self.agent if self._is_entered else None
         self._brought = []
         if asked is not None:
@@ -448,7 +448,9 @@ class AgentSession(Generic[DepsT, OutputT]):
             name = min(unknown)
             raise TypeError(f"{name!r} is not a setting of a run{hint_at_option(name, known)}")
         given = {name: value for name, value in settings.items() if name not in _OF_SESSION}
-        own = {"output_type": self.agent.output_type, **self.agent.settings}
+        own = {**self.agent.settings}
+        if (output_type := self.agent.output_type) is not None:
+            own["output_type"] = output_type
         if (write := self.agent.written_instructions) is not None:
             more: Any = given.get("instructions")
             given["instructions"] = write if more is None else _both(write, more)

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from html import escape
 from typing import Annotated
 
 from pydantic import Field
 
 from agcore.agent.error import AgentConfigError, AgentMemoryError, raise_as_agent_error
-from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, session_prefix
+from agcore.memory import InMemoryStore, MemoryFilter, MemoryItem, MemoryStore, session_prefix
 from agcore.memory.error import InvalidMemoryError, MemoryError, raise_as_memory_error  # noqa: A004 - the toolkit's own
 from agcore.tools import Tool, tool
 from agent_core.api.arguments import checks_arguments
@@ -35,20 +36,24 @@ class SessionMemory:
     """Keys and values of one session. Other sessions are not affected.
 
     Args:
-        store: where they are kept, as `_session_<session_id>:<key>`.
+        store: where they are kept, as `_session_<session_id>:<key>`; None: in memory.
         session_id: letters, digits, `_` and `-`.
 
     Raises:
         AgentError: `Config`; the session id is invalid.
     """
 
-    def __init__(self, store: MemoryStore, session_id: str) -> None:
+    def __init__(self, store: MemoryStore | None, session_id: str) -> None:
         try:
             self._prefix = session_prefix("session", session_id)
         except MemoryError as error:
             raise AgentConfigError(error.message) from error
-        self._store = store
+        self._given_store = store
         self._redactor = Redactor({})
+
+    @cached_property
+    def _store(self) -> MemoryStore:
+        return self._given_store or InMemoryStore()
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Redact these values from everything written from now on."""

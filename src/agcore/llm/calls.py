@@ -197,9 +197,9 @@ class ModelCalls(Extension):
         history: converts the messages of a request.
         requests: keeps secrets out of the engine's requests.
         clean: keeps them out of messages.
+        turn: the state that all calls of the current run share.
         hooks: called before a call, after it, and when it fails.
         cost: of all calls.
-        turn: the state that all calls of the current run share.
         prices: of models.
     """
 
@@ -210,9 +210,9 @@ class ModelCalls(Extension):
     history: ChatHistory
     requests: RequestRedactor
     clean: ChatRedactor
+    turn: CallTurn
     hooks: HookExecutor = field(default_factory=HookExecutor)
     cost: CostTracker = field(default_factory=CostTracker)
-    turn: CallTurn = field(default_factory=lambda: CallTurn(ModelSettings()))
     prices: Prices = field(default_factory=Prices)
     _estimates: PromptEstimates = field(default_factory=PromptEstimates)
     _sent: IdentityCache[ChatMessage, ModelMessage] = field(

@@ -56,6 +56,7 @@ class CompactConfig:
 
 
 _name: Callable[[ToolDefinition], str] = attrgetter("name")
+_MODEL = ModelConfig(provider="agcore", name="agcore")
 
 
 class ChatContext:
@@ -196,7 +197,7 @@ class ChatContext:
         return False
 
     def _open_composer(self, window: int) -> None:
-        model = ModelConfig(provider="agcore", name="agcore", context_window=max(window, 1))
+        model = _MODEL.model_copy(update={"context_window": max(window, 1)})
         self._composer = Composer(
             model,
             ContextConfig(reserve_output_tokens=0),

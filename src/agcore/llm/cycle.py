@@ -190,6 +190,7 @@ class LlmCycle:
             history=self._history,
             requests=RequestRedactor(self._redactor),
             clean=self._clean,
+            turn=CallTurn(self._settings),
         )
         self._context = ChatContext(self._summarise)
         self._budgets: Budgets | None = None

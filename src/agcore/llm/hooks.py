@@ -87,6 +87,9 @@ class HookResult:
         return cls(blocked=True, reason=reason)
 
 
+_ALLOW = HookResult()
+
+
 class Hook(Protocol):
     """Code of the application that observes, or objects."""
 
@@ -153,7 +156,7 @@ class HookExecutor:
                 continue
             if result.blocked:
                 return result
-        return HookResult.allow()
+        return _ALLOW
 
 
 def _verdict(returned: object) -> HookResult:

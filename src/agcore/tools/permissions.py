@@ -98,7 +98,7 @@ def _allow_all() -> PermissionConfig:
 
 @checks_arguments(constructor=True)
 class PermissionChecker(PermissionGate):
-    """The engine's guard with the rules of a `PermissionConfig`.
+    """The engine's permission gate with the rules of a `PermissionConfig`.
 
     Args:
         config: the rules; without them every tool is allowed.

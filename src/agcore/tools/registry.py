@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from inspect import iscoroutinefunction
@@ -14,7 +15,7 @@ from typing import Any, Self, cast
 from agcore.declarations import read_as_attributes
 from agcore.llm import RunTools
 from agcore.tools.error import InvalidArgumentsError, ToolError, ToolExecutionError, tool_error_from
-from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
+from agcore.tools.permissions import PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
 from agent_core.api.arguments import checks_arguments
 from agent_core.errors import (
@@ -205,7 +206,7 @@ class ToolRegistry:
         self._timeout_s = _checked_timeout(timeout_s)
         self._result_limit = result_limit_bytes
         if not session_id.strip():
-            raise ArgumentError("the session id is empty; leave it out", "session_id")
+            raise _no_session_id()
         self._session_id = session_id
         self._results = ResultLimiter(None, limit_bytes=result_limit_bytes)
         for tool in tools:
@@ -251,12 +252,12 @@ class ToolRegistry:
         return [
             self._tools[name].definition
             for name in self.list_tools()
-            if self._permissions.permission(name) is Permission.ALLOWED
+            if self._permissions.is_listed(name)
         ]
 
     def only(self, names: Collection[str]) -> Self:
         """Return a registry with only the named ones of these tools."""
-        return self._with(tool for name, tool in self._registered.items() if name in names)
+        return self._with(name for name in self._registered if name in names)
 
     def plus(self, tools: Iterable[AnyTool]) -> Self:
         """Return a registry with these tools and more.
@@ -264,7 +265,7 @@ class ToolRegistry:
         Raises:
             ToolError: a name is taken.
         """
-        return self._with([*self._registered.values(), *tools])
+        return self._with(self._registered, tools)
 
     def for_session(
         self,
@@ -278,8 +279,10 @@ class ToolRegistry:
         Raises:
             ToolError: a name is taken.
         """
-        kept = [t for name, t in self._registered.items() if names is None or name in names]
-        return self._with([*kept, *more], session_id=session_id)
+        if not session_id.strip():
+            raise _no_session_id()
+        kept = [name for name in self._registered if names is None or name in names]
+        return self._with(kept, more, session_id=session_id)
 
     def for_run(self) -> RunTools:
         """Return the tools in their current state, for a run of a cycle."""
@@ -395,20 +398,29 @@ class ToolRegistry:
         def refuse(_arguments: Mapping[str, Any]) -> Any:
             self._permissions.check(tool.name)
 
-        if self._permissions.permission(tool.name) is Permission.DENIED:
+        if not self._permissions.is_listed(tool.name):
             return replace(tool, parse=refuse)
         if tool.concurrency is Concurrency.AGENT:  # it has limits of its own
             return tool
         return replace(tool, timeout_s=tool.timeout_s or self._timeout_s)
 
-    def _with(self, tools: Iterable[AnyTool], *, session_id: str | None = None) -> Self:
-        return type(self)(
-            tools,
-            permissions=self._permissions,
-            timeout_s=self._timeout_s,
-            result_limit_bytes=self._result_limit,
-            session_id=self._session_id if session_id is None else session_id,
+    def _with(
+        self, names: Iterable[str], more: Iterable[AnyTool] = (), *, session_id: str | None = None
+    ) -> Self:
+        """Return a registry with the named ones of these tools, and more.
+
+        Raises:
+            ToolError: a name is taken.
+        """
+        names, made = list(names), copy(self)
+        made.__dict__.update(
+            _registered={name: self._registered[name] for name in names},
+            _tools={name: self._tools[name] for name in names},
+            _session_id=self._session_id if session_id is None else session_id,
         )
+        for tool in more:
+            made.register(tool)
+        return made
 
 
 def _engine_tool(given: object) -> Tool:
@@ -457,6 +469,10 @@ class _NullJournal:
 
     async def commit(self) -> None:
         """Do nothing."""
+
+
+def _no_session_id() -> ArgumentError:
+    return ArgumentError("the session id is empty; leave it out", "session_id")
 
 
 def _checked_timeout(timeout_s: float) -> float:

@@ -212,8 +212,7 @@ class LoopLock:
         self._lock.release()
         self._users -= 1
 
-    async def __aenter__(self) -> None:
-        await self.acquire()
+    __aenter__ = acquire
 
     async def __aexit__(
         self,

@@ -24,7 +24,6 @@ from agent_core.types import (
     EventType,
     JsonBlock,
     Node,
-    NodeType,
     ProviderToolBlock,
     ReplayResult,
     Role,
@@ -158,7 +157,7 @@ class Exchange(Struct):
     def prompt(self) -> str:
         """Return the user's message, or the run's stored prompt; empty if there is neither."""
         for node in self.nodes:
-            if _is_message(node):
+            if node.is_prompt:
                 return spoken(node)
         if self.run is not None and self.run.prompt is not None:
             return spoken_of(self.run.prompt.content)
@@ -172,7 +171,7 @@ class Exchange(Struct):
         """
         if self.run is None or self.run.prompt is None or self.is_cut:
             return None
-        if any(map(_is_message, self.nodes)):
+        if any(node.is_prompt for node in self.nodes):
             return None
         return self.prompt
 
@@ -640,10 +639,6 @@ class HistoryWriter(ABC):
 
 
 SOURCES = "Sources:"
-
-
-def _is_message(node: Node) -> bool:
-    return node.role is Role.USER and node.node_type is NodeType.MESSAGE
 
 
 def spoken(node: Node) -> str:

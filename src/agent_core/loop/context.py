@@ -438,7 +438,7 @@ def _end(journal: Journal, outcome: Outcome, *, began: bool) -> JournalEnd:
         usage=outcome.usage,
         error=outcome.error,
         metadata=metadata or None,
-        has_prompt_node=any(map(_is_message, mine)),
+        has_prompt_node=any(node.is_prompt for node in mine),
     )
     return JournalEnd(events, change, _AGENT_STATUS[status], resting_id)
 
@@ -455,10 +455,6 @@ def _pause(path: Sequence[Node], mine: Sequence[Node], outcome: Outcome) -> Jour
         has_prompt_node=True,
     )
     return JournalEnd((), change, AgentStatus.IDLE, last_id)
-
-
-def _is_message(node: Node) -> bool:
-    return node.role is Role.USER and node.node_type is NodeType.MESSAGE
 
 
 def _as_core_error(error: Exception) -> AgentCoreError:

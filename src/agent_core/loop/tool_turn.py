@@ -302,9 +302,10 @@ async def run_tool(
             with _open_call(ctx, course.call) as open_call:
                 tool, action = await _admit(ctx, course, open_call, later)
                 call = course.call
+                written = _canonical(call.arguments).encode(errors="surrogatepass")
                 payload = {
                     "tool_name": call.name,
-                    "arguments_hash": _arguments_hash(call),
+                    "arguments_hash": sha256(written).hexdigest(),  # ties it to the request
                     "summary": action.access.summary,
                     **course.begin(tool, action.access),
                 }
@@ -617,8 +618,3 @@ def _cut(aborted: ToolResult, known: ToolResult) -> ToolResult:
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
-
-
-def _arguments_hash(call: ToolCall) -> str:
-    """Return a hash that ties the started call to the requested one, without repeating it."""
-    return sha256(_canonical(call.arguments).encode(errors="surrogatepass")).hexdigest()

@@ -400,7 +400,17 @@ class _Draft:
         Raises:
             AssertionError: a function has returned something that is no piece of a reply.
         """
-        for part in self._parts(piece) if isinstance(piece, Says | Calls) else (piece,):
+        parts: Iterable[object] = (piece,)
+        if isinstance(piece, Says | Calls):
+            self.usage = piece.usage or self.usage
+            if "stop_reason" in piece.model_fields_set:
+                self._stop = piece.stop_reason
+            parts = (
+                *([ModelReasoningDelta(text=piece.reasoning)] if piece.reasoning else ()),
+                *pieces(piece.text, piece.chunks if isinstance(piece, Says) else 1),
+                *(piece.calls if isinstance(piece, Calls) else ()),
+            )
+        for part in parts:
             match part:
                 case str(text) | ModelTextDelta(text=text) | Hangs(text=text) | Fails(text=text):
                     if text:
@@ -431,15 +441,6 @@ class _Draft:
             failure = ProviderError(piece.code, piece.message, piece.retryable, details)
             yield ModelFailed(error=ErrorPayload.of(failure))
         self.is_over = isinstance(piece, Fails | AgentCoreError | ModelFailed | ModelCompleted)
-
-    def _parts(self, reply: Says | Calls) -> Iterator[object]:
-        self.usage = reply.usage or self.usage
-        if "stop_reason" in reply.model_fields_set:
-            self._stop = reply.stop_reason
-        if reply.reasoning:
-            yield ModelReasoningDelta(text=reply.reasoning)
-        yield from pieces(reply.text, reply.chunks if isinstance(reply, Says) else 1)
-        yield from reply.calls if isinstance(reply, Calls) else ()
 
 
 def create(config: ModelConfig) -> ScriptedProvider:

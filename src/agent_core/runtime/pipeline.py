@@ -34,7 +34,6 @@ from agent_core.runtime.run import (
     identity_of,
 )
 from agent_core.runtime.scheduler import Scheduler
-from agent_core.runtime.session_history import SessionHistory
 from agent_core.runtime.table import ParkedRun, RunTable
 from agent_core.types import (
     AgentRole,
@@ -117,7 +116,14 @@ class Pipeline:
                     claimed = claiming.result()  # the caller was cancelled and gets no handle
                     self._adopt(claimed)
                     is_new = claimed.session.active_node_id is None and not claimed.resumed
-                    run = self._add(claimed.run, claimed, Caller(), is_new=is_new)
+                    run = self._table.add(
+                        claimed.run,
+                        claimed,
+                        Caller(),
+                        known=partial(self._contexts.last_path, claimed.run.agent_id),
+                        execute=self._execute,
+                        is_new=is_new,
+                    )
                     try:
                         await finish_uncancelled(self._scheduler.settle_unbegun(run))
                     finally:
@@ -339,7 +345,14 @@ class Pipeline:
             if record.status is not RunStatus.WAITING or self._table.is_continuing(run_id):
                 return  # it has continued since
             caller = self._table.parked_as(record).caller
-            run = self._add(record, None, caller, is_continued=True)
+            run = self._table.add(
+                record,
+                None,
+                caller,
+                known=partial(self._contexts.last_path, record.agent_id),
+                execute=self._execute,
+                is_continued=True,
+            )
             run.is_stopping = True
             try:
                 await self._scheduler.settle_unbegun(run)
@@ -435,38 +448,19 @@ class Pipeline:
 
         A run that was cancelled while it had no owner ends without having begun or continued.
         """
-        run = self._add(record, claimed, caller, is_new=is_new, is_continued=is_continued)
+        run = self._table.add(
+            record,
+            claimed,
+            caller,
+            known=partial(self._contexts.last_path, record.agent_id),
+            execute=self._execute,
+            is_new=is_new,
+            is_continued=is_continued,
+        )
         self._scheduler.enqueue(run)
         if run.is_stopping:
             self._aside.start(self._end_unbegun(run))
         return run
-
-    def _add(
-        self,
-        record: RunRecord,
-        claimed: ClaimedRun | None,
-        caller: Caller,
-        *,
-        is_new: bool = False,
-        is_continued: bool = False,
-    ) -> Run:
-        history = SessionHistory(
-            self._store,
-            record.session_id,
-            is_new=is_new,
-            left=partial(self._table.left, record.session_id, record.run_id),
-            known=partial(self._contexts.last_path, record.agent_id),
-            is_message=record.prompt is not None,
-            results=self._table.results,
-        )
-        return self._table.add(
-            record,
-            claimed,
-            caller,
-            history=history,
-            execute=self._execute,
-            is_continued=is_continued,
-        )
 
     async def _make_way(self, run: Run) -> None:
         """End the session's waiting run, if there is one, because this one has begun after it.

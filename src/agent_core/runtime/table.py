@@ -1,8 +1,9 @@
 """The runs of this process: at work, or waiting for an answer."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
+from functools import partial
 from itertools import count
 from weakref import WeakValueDictionary
 
@@ -10,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent_core.events import EventStream, HeldSession, Journal
-from agent_core.loop import HistorySource, Inbox
+from agent_core.loop import Inbox
 from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import RunOptions
 from agent_core.providers.estimates import estimate_blocks
@@ -134,8 +135,9 @@ class RunTable:
         claimed: ClaimedRun | None,
         caller: Caller,
         *,
-        history: HistorySource,
+        known: Callable[[], Sequence[Node]],
         execute: Execute,
+        is_new: bool = False,
         is_continued: bool = False,
     ) -> Run:
         """Create the run of a record.
@@ -144,8 +146,9 @@ class RunTable:
             record: the run as it is stored, with its message.
             claimed: the claim to its session, if this process has claimed it for a run.
             caller: what its program provides.
-            history: provides the path that it continues.
+            known: returns a path whose messages are ready for its agent.
             execute: executes it, when it is next.
+            is_new: its session has no path yet.
             is_continued: it was begun before.
         """
         identity, stream, prompt = identity_of(record), EventStream(), record.prompt
@@ -168,7 +171,15 @@ class RunTable:
             ),
             journal=self.open_journal(identity, stream, held=held),
             stream=stream,
-            history=history,
+            history=SessionHistory(
+                self.store,
+                identity.session_id,
+                is_new=is_new,
+                left=partial(self.left, identity.session_id, identity.run_id),
+                known=known,
+                is_message=prompt is not None,
+                results=self.results,
+            ),
             claimed=claimed,
             context=copy_context() if caller.context is None else caller.context,
             inbox=Inbox(store=self.store, has_mail=True, is_last_turn=LAST_TURN in record.metadata),
@@ -179,7 +190,9 @@ class RunTable:
         run.journal.is_running = record.status is RunStatus.RUNNING
         self._runs[identity.run_id] = run
         if claimed is not None:
-            self._follow_claim(claimed)
+            left = self._left.pop(identity.session_id, None)
+            if left is not None and claimed.is_unchanged:  # otherwise others may have changed it
+                self._left[identity.session_id] = replace(left, claimed=claimed)
             run.scope.lease = self.leases.lease_for(
                 identity.run_id, identity.session_id, claimed.session.epoch, claimed.asked_at
             )
@@ -220,12 +233,6 @@ class RunTable:
         while len(self._left) > _MOST_LEFT or nodes > _MOST_LEFT_NODES:
             _, oldest = self._left.popitem(last=False)
             nodes -= len(oldest.path)
-
-    def _follow_claim(self, claimed: ClaimedRun) -> None:
-        """Keep the path of a session that was claimed again, unless others may have changed it."""
-        left = self._left.pop(claimed.session.session_id, None)
-        if left is not None and claimed.is_unchanged:
-            self._left[claimed.session.session_id] = replace(left, claimed=claimed)
 
     def forget(self, run: Run) -> None:
         """Forget a run that another process has taken over."""

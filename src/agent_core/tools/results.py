@@ -147,7 +147,8 @@ def _result_of(value: object, writer: ValueWriter) -> ToolResult:
                 changes["error"] = error.model_copy(update=clean)
             return value.model_copy(update=changes)
         case str():
-            return _result(TextBlock.of_checked(type="text", text=storable_text(value)))
+            text_block = TextBlock.of_checked(type="text", text=storable_text(value))
+            content: list[ContentBlock] = [text_block]
         case ArtifactRefBlock() | ImageBlock() | JsonBlock() | TextBlock():
             return _result_of(ToolResult(content=[value]), writer)
         case list() if value and all(isinstance(each, _CONTENT) for each in cast("Any", value)):
@@ -158,16 +159,8 @@ def _result_of(value: object, writer: ValueWriter) -> ToolResult:
             data = writer.write(value)
             is_whole_file = bool(writer.files) and isinstance(data, str)
             is_left_out = bool(writer.left_out) and isinstance(data, str)
-            if is_whole_file or is_left_out:
-                return _result()
-            return _result(
-                JsonBlock.of_checked(type="json", data=data, summary=None, artifact_id=None)
-            )
-
-
-def _result(*blocks: ContentBlock) -> ToolResult:
-    """Return a result with blocks of our own making, which are not looked at again."""
-    content = [*blocks]
+            block = JsonBlock.of_checked(type="json", data=data, summary=None, artifact_id=None)
+            content = [] if is_whole_file or is_left_out else [block]
     return ToolResult.of_checked(
         tool_call_id="", tool_name="", content=content, is_error=False, error=None, metadata={}
     )

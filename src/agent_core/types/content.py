@@ -598,6 +598,11 @@ class Node(Frozen):
         return bool(self.metadata) and is_cut_off(self.metadata)
 
     @property
+    def is_prompt(self) -> bool:
+        """Return whether it is a message to the agent, of the user or of a parent agent."""
+        return self.role is Role.USER and self.node_type is NodeType.MESSAGE
+
+    @property
     def calls(self) -> list[ToolCallBlock]:
         """The tool calls of this node."""
         return [block for block in self.content if isinstance(block, ToolCallBlock)]
@@ -620,8 +625,7 @@ class Node(Frozen):
 
 def is_user_message(node: Node) -> bool:
     """Return whether a node is a message of the user, or of a parent agent in a user's place."""
-    is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
-    return is_message and not node.is_partial and not node.flags.synthetic
+    return node.is_prompt and not node.is_partial and not node.flags.synthetic
 
 
 def answered_message(path: Sequence[Node], start: int) -> Node | None:

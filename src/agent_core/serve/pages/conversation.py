@@ -150,7 +150,7 @@ class ConversationParts(SessionParts):
             return None
         for exchange in reversed(self.history.exchanges):
             nodes = [node for node in exchange.nodes if node.node_id in active]
-            if any(map(_is_message, nodes)) or (nodes and exchange.is_cut):
+            if any(node.is_prompt for node in nodes) or (nodes and exchange.is_cut):
                 return exchange
         return None
 
@@ -276,13 +276,6 @@ def _count_changes(entry: CallEntry, found: dict[str, tuple[int, int]]) -> None:
 
 def _key(exchange: Exchange) -> str:
     return plain(exchange.run_id or "outside")
-
-
-def _is_message(node: object) -> bool:
-    return (
-        getattr(node, "role", None) is Role.USER
-        and getattr(node, "node_type", None) is NodeType.MESSAGE
-    )
 
 
 def _last_answer(exchange: Exchange) -> str | None:

@@ -125,7 +125,7 @@ class CleanupMethods(RuntimeMethods):
         """Find, and unless `dry_run` delete, the sessions that were not used for some time.
 
         The result has the ids of the sessions, and in `freed_bytes` the size of their text and
-        artifacts. Sessions in use, or waiting for an answer, are spared. Each one is deleted as by
+        artifacts. Sessions in use, or waiting for an answer, are kept. Each one is deleted as by
         `delete_session`.
 
         Args:
@@ -137,7 +137,7 @@ class CleanupMethods(RuntimeMethods):
             dry_run: only report what would be deleted.
 
         Raises:
-            AgentCoreError: `validation_error`: not one of `older_than` and `session_ids` is given,
+            AgentCoreError: `validation_error`: `older_than` and `session_ids` are given, or neither,
                 the time has no zone, or a number is negative.
         """
         from agent_core.runtime.retention import read_age  # noqa: PLC0415 - for few programs

@@ -20,7 +20,7 @@ _LEAST_S = 0.3
 
 
 class Database:
-    """The database of a runtime: whether it responds, for servers that say so.
+    """The database of a runtime; servers ask it whether it responds.
 
     Args:
         open_store: returns the store, once it is open.

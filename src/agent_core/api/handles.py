@@ -210,7 +210,7 @@ class RunHandle(Generic[OutputT]):
     def result_text(self) -> str | None:
         """The final answer; None until the run has ended, and while it waits.
 
-        For a run that failed or was cancelled it is what has come of the last reply, or "".
+        For a run that failed or was cancelled it is the part of the last reply that arrived, or "".
         """
         outcome = self._run.outcome
         return None if outcome is None or outcome.end_reason is None else outcome.text
@@ -552,7 +552,7 @@ class RunHandle(Generic[OutputT]):
         return result
 
     async def node(self, node_id: str) -> Node:
-        """Return a node of the session that an event names, without what looks like a secret.
+        """Return a node that an event names, without strings that look like secrets.
 
         Raises:
             StorageError: `node_not_found`.

@@ -166,7 +166,7 @@ class HistoryMethods(RuntimeMethods):
     async def last_session(
         self, project: str | Path | None = None, *, tenant: str | None = None
     ) -> str | None:
-        """Return the last used session with an answer, of the project or of all; None without one.
+        """Return the last used session with an answer, of one project or of all, or None.
 
         A session in which no model has completed a reply, and no message waits to be sent, is
         skipped, because there is nothing to continue.

@@ -47,9 +47,9 @@ class Pages:
     """Lists of a runtime, page by page, the newest items first.
 
     Each method takes `limit`, the largest number of items, from 1 to 200, and `cursor`, the
-    `next_cursor` of the page before; None is the first page. Items that are added meanwhile change
-    nothing on the following pages. `tenant` is for a runtime that is bound to none: only sessions
-    of this tenant.
+    `next_cursor` of the page before; None is the first page. Items that are added meanwhile do
+    not shift later pages. `tenant` is for a runtime that is bound to none: only sessions of this
+    tenant.
 
     Every method raises `AgentCoreError` (`validation_error`) for a limit out of range, and for a
     cursor that it has not returned.

@@ -186,11 +186,11 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether no run is queued or under way here, and no background job."""
+        """True if no run is queued or active in this runtime, and no background job."""
         return self._home.opened is None or self._home.opened.runs.is_idle
 
     async def learn_secrets(self, secrets: Mapping[str, str]) -> None:
-        """Keep values out of all that is stored, shown, logged and sent to models from now on.
+        """Remove values from whatever is stored, shown, logged or sent to models from now on.
 
         Values of fewer than four characters are ignored: they occur everywhere.
 
@@ -200,7 +200,7 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
         (await self._home.services()).redactor.learn(secrets)
 
     async def stop_runs(self) -> None:
-        """Take no more runs and end those under way, before the runtime is closed.
+        """Accept no more runs, and end the active ones, before the runtime is closed.
 
         Runs are cancelled, queued ones first. With `[permissions] unattended = "park"`, a run whose
         callback has not answered a question waits for the answer as if there were no callback: any
@@ -322,7 +322,7 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
 
     @cached_property
     def database(self) -> "Database":
-        """The database, which servers ask whether it responds; see `Database`."""
+        """The database, so that a server can ask whether it responds; see `Database`."""
         from agent_core.api.database import Database  # noqa: PLC0415 - for servers
 
         def find_store() -> "SessionStore | None":

@@ -208,7 +208,7 @@ class OfferContext(Generic[Deps]):
     Attributes:
         run: the ids and the role of the run.
         definition: of the tool.
-        deps: the very object that the run was started with as `deps`; None without one.
+        deps: the object that was passed to the run as `deps`; None without one.
     """
 
     run: RunIdentity

@@ -191,7 +191,7 @@ class RunReport(Frozen):
     """A run as it is stored now.
 
     Attributes:
-        text: the answer, or what has come of the last reply of a run that did not complete; None
+        text: the answer, or what arrived of the last reply if the run did not complete; None
             until the run has ended.
         usage: usage of its model calls, as far as stored.
         cost: the same in US dollars; None if it is unknown.

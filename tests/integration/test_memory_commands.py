@@ -142,7 +142,7 @@ def test_memories_that_do_not_fit_on_the_list_are_counted(home: Home, project: P
     assert "… 5 more fit; name one by its id, or with more words" in asked.stderr
     assert "number of the list" in asked.stderr
     unasked = command(home, project, "memory", "forget", "pot", "--yes")
-    assert "25 memories fit" in unasked.stderr
+    assert "25 memories match" in unasked.stderr
     assert len(left(home)) == 25
 
 

@@ -137,7 +137,8 @@ class CleanupMethods(RuntimeMethods):
             dry_run: only report what would be deleted.
 
         Raises:
-            AgentCoreError: `validation_error`: `older_than` and `session_ids` are given, or neither,
+            AgentCoreError: `validation_error`: both `older_than` and `session_ids` are given, or
+                neither is,
                 the time has no zone, or a number is negative.
         """
         from agent_core.runtime.retention import read_age  # noqa: PLC0415 - for few programs

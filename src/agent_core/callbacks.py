@@ -65,9 +65,23 @@ def callback_problem(
     if not _takes_one_of(given, range(len(takes) if least is None else least, len(takes) + 1)):
         parameters = ", ".join(map(str, inspect.signature(given).parameters.values()))
         return f"must be {wanted}; {called}({parameters}) cannot be called like that"
-    if needs_async and not is_async(given):
-        return f"must be {wanted}; {called} is not async: write `async def {called}`"
+    if needs_async and not may_be_awaited(given):
+        return f"must be {wanted}; {called} is not async: {async_cure(called)}"
     return None
+
+
+def async_cure(name: str) -> str:
+    """Return what to write so that a function can be awaited."""
+    return f"write `async def {name}`, and an async function in a decorator around it"
+
+
+def may_be_awaited(function: object) -> bool:
+    """Return whether a function is async, or a decorator's that names an async one as its own.
+
+    A plain decorator with `functools.wraps` may return what the function returns: a coroutine.
+    """
+    inner = inspect.unwrap(function) if callable(function) else function
+    return is_async(function) or is_async(inner)
 
 
 def name_of(function: object) -> str:

@@ -30,7 +30,7 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from agent_core.callbacks import callback_problem
+from agent_core.callbacks import async_cure, callback_problem, may_be_awaited
 from agent_core.errors import (
     AgentCoreError,
     CallChangedError,
@@ -255,8 +255,8 @@ def misfit_of_extension(kind: type[Extension]) -> str | None:
         if inspect.iscoroutinefunction(own) and not inspect.iscoroutinefunction(base):
             cure = "as an async generator, with `yield`" if name == _STREAM else "without async"
             return f"{where} is a coroutine; write {name} {cure}"
-        if inspect.iscoroutinefunction(base) and not inspect.iscoroutinefunction(own):
-            return f"{where} is not async; write `async def {name}`"
+        if inspect.iscoroutinefunction(base) and not may_be_awaited(own):
+            return f"{where} is not async; {async_cure(name)}"
         if problem := callback_problem(own, *inspect.signature(base).parameters):
             return f"{where} {problem}"
     return None

@@ -272,7 +272,7 @@ def test_what_is_no_scope_is_refused(home: Home, project: Path) -> None:
         assert "scope" in refused.stderr
     refused = command(home, project, "memory", "list", "--tenant", "../x")
     assert refused.returncode == 2
-    assert "the tenant '../x' is invalid" in refused.stderr
+    assert "the tenant is invalid" in refused.stderr
 
 
 def test_a_model_that_the_command_names_wrongly_is_said_to_be_its_own(

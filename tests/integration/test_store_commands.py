@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from agent_core import AgentCoreError, AgentRuntime, ErrorCode
+from agent_core import AgentCoreError, AgentRuntime, ErrorCode, StorageError
 from agent_core.installation import extra_command
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.storage.migrations import MIGRATIONS
@@ -205,6 +206,19 @@ def test_an_address_that_leads_nowhere_is_told_from_a_server_that_is_away(
     assert said in shown
     assert "x8Kw2mPqz7" not in shown
     assert "ss@" not in shown
+
+
+async def test_a_server_that_accepts_and_stays_silent_ends_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the system accepts for it
+        there = f"postgresql://ann:x8Kw2mPqz7@127.0.0.1:{server.getsockname()[1]}/agents"
+        model = ScriptedProvider([])
+        made = AgentRuntime(tmp_path, model=model, database_url=f"{there}?connect_timeout=2")
+        with pytest.raises(StorageError, match="does not answer") as caught:
+            async with made:
+                pass
+    assert caught.value.code == "storage_error"
+    assert caught.value.retryable
+    assert "x8Kw2mPqz7" not in caught.value.message
 
 
 @pytest.mark.parametrize(

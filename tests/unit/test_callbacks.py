@@ -1,7 +1,9 @@
 """A function of a program that cannot be called is refused when the program hands it over."""
 
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from agent_core import (
     AgentRuntime,
     ErrorCode,
     Extension,
+    ExtensionContext,
     ModelConfig,
     RunOptions,
     ToolDefinition,
@@ -27,7 +30,7 @@ from agent_core import (
 )
 from agent_core.callbacks import callback_problem, result_of
 from agent_core.loop.options import stored_options
-from agent_core.testing import function_model
+from agent_core.testing import ScriptedProvider, function_model
 from tables import together
 
 
@@ -187,3 +190,50 @@ async def test_a_part_of_an_async_object_is_async() -> None:
     part = partial(partial(Asks()), "here: ")
     assert callback_problem(part, "request", needs_async=True) is None
     assert await result_of(part, "this") == "here: this"
+
+
+def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain decorator, as most are."""
+
+    @wraps(method)
+    def call(*arguments: Any) -> Any:
+        COUNTS[method.__name__] += 1
+        return method(*arguments)
+
+    return call
+
+
+COUNTS = Counter[str]()
+
+
+class Decorated(Extension):
+    """Its async methods are below a plain decorator."""
+
+    @counted
+    async def on_message(self, context: ExtensionContext, message: str) -> None:
+        pass
+
+    @counted
+    async def before_stop(self, context: ExtensionContext, answer: str) -> str | None:
+        return None
+
+
+async def test_an_async_method_below_a_plain_decorator_is_awaited(tmp_path: Path) -> None:
+    COUNTS.clear()
+    model = ScriptedProvider(["hi"])
+    async with AgentRuntime(tmp_path, model=model, persist=False, extensions=[Decorated()]) as made:
+        assert (await made.run("hello")).text == "hi"
+    assert COUNTS == {"on_message": 1, "before_stop": 1}
+
+
+async def test_an_async_guard_below_a_plain_decorator_is_awaited(tmp_path: Path) -> None:
+    COUNTS.clear()
+
+    @on_message
+    @counted
+    async def loud(text: str) -> None:
+        return None
+
+    async with AgentRuntime(tmp_path, model=ScriptedProvider(["hi"]), persist=False) as made:
+        assert (await made.run("hello", guards=[loud])).text == "hi"
+    assert COUNTS == {"loud": 1}

@@ -30,6 +30,8 @@ _AN_ADDRESS = (
 """Matches text that looks like an address and must not be sent as part of the name."""
 
 _MOST_SHOWN = 200
+_A_KEY = re.compile(r"(?i)(sk|rk|pk|gsk|xai|hf|key)[-_]|AIza")
+"""Matches the beginning of a key that was given in place of a name."""
 
 _OF_FILES = ("local:", "scripted:")
 _FILE = r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)"
@@ -50,10 +52,11 @@ def model_fields(text: str) -> dict[str, Any]:
     found = re.fullmatch(_MODEL, bare, re.IGNORECASE)
     name = found["name"] if found else ""
     if found is None or name.endswith("@") or _looks_like_address(name):
-        may_hold_password = len(text) > _MOST_SHOWN or "//" in text or text.count("@") > 1
+        may_hold_password = (
+            len(text) > _MOST_SHOWN or "//" in text or "@" in text or _A_KEY.match(bare) is not None
+        )
         if found is not None and "@" in name[1:-1]:
-            inside = "" if may_hold_password else f" of {text!r}"
-            message = f"must be {_FORM}, and after the @{inside} an address http(s)://host"
+            message = f"must be {_FORM}, and after an @ an address http(s)://host"
             raise ValueError(f"{message}; {_NAME_ALONE}")
         instead = "" if may_hold_password else f", not {text!r}"
         raise ValueError(f"must be {_FORM}{instead}\n{_OTHER_FORMS}")

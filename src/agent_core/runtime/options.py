@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from msgspec import Struct, field
 
 from agent_core.errors import ArgumentError
-from agent_core.text import kind_of, not_a_list, with_article
+from agent_core.text import kind_of, not_a_list, shown_value, with_article
 from agent_core.text.json_text import JsonValue
 from agent_core.types import SESSION_ID_PATTERN, AgentDefinition
 from agent_core.types.lanes import check_tenant
@@ -109,6 +109,9 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
         if self.session_db_path is not None and not self.persist:
             message = "session_db_path names a file, and persist=False says that none is kept"
             raise ArgumentError(f"{message}; give one", "session_db_path")
+        if "://" in str(self.session_db_path or ""):
+            message = "session_db_path is a file; the address of a database is a database_url"
+            raise ArgumentError(message, "session_db_path")
         if self.database_url is not None:
             from agent_core.config.databases import check_database_url  # noqa: PLC0415 - few have
 
@@ -269,7 +272,8 @@ def checked_session_id(session_id: object) -> str:
     """
     if isinstance(session_id, str) and re.fullmatch(SESSION_ID_PATTERN, session_id):
         return session_id
-    message = f"the session id {session_id!r} is invalid: use 1 to 64 letters, digits, _ or -"
+    shown = shown_value(session_id)
+    message = f"the session id {shown} is invalid: use 1 to 64 letters, digits, _ or -"
     raise ArgumentError(message, "session_id")
 
 

@@ -154,11 +154,18 @@ def kind_of(value: object) -> str:
     return "None" if value is None else with_article(type(value).__name__)
 
 
+def shown_value(value: object) -> str:
+    """Return a wrong value for a message; an address is only called one: it may hold a password."""
+    if isinstance(value, str) and "://" in value:
+        return "an address"
+    return repr(value)[:80]
+
+
 def not_a_list(name: str, given: object) -> str:
     """Return the message for an argument that must be a list, and shows how to write one."""
     cure = ""
     if isinstance(given, str):
-        cure = f"; write {name}=[{shortened(given, 40)!r}]"
+        cure = f"; write {name}=[{'…' if '://' in given else repr(shortened(given, 40))}]"
     elif not isinstance(given, int | float | bytes | Mapping | None):
         cure = f"; write {name}=[…]"
     return f"{name} must be a list, not {kind_of(given)}{cure}"

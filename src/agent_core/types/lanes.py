@@ -7,6 +7,7 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from agent_core.errors import ArgumentError
+from agent_core.text import shown_value
 
 NAME_PATTERN = r"[A-Za-z0-9_.\-]{1,40}"
 """Pattern of a tenant or a host."""
@@ -37,8 +38,8 @@ def check_tenant(tenant: object) -> None:
         ArgumentError: the name is invalid.
     """
     if not isinstance(tenant, str) or not re.fullmatch(NAME_PATTERN, tenant):
-        message = f"the tenant {tenant!r} is invalid: use 1 to 40 letters, digits, _, - or ."
-        raise ArgumentError(message, "tenant")
+        message = "the tenant is invalid: use 1 to 40 letters, digits, _, - or .,"
+        raise ArgumentError(f"{message} not {shown_value(tenant)}", "tenant")
 
 
 class Lane(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,8 @@ Callers name a scope by one word, which is stored with the run. `memory.scopes` 
 
 from msgspec import Struct
 
+from agent_core.text import shown_value
+
 MEMORY_OFF = "off"
 """The run recalls nothing, and nothing of it is remembered."""
 
@@ -55,13 +57,12 @@ def checked_scope(given: object) -> str | None:
             _check_user_id(given.removeprefix(USER_SCOPE))
             return given
         case _:
-            shown = repr(given)[:80]
-            raise ValueError(f"is {_FORMS}, not {shown}")
+            raise ValueError(f"is {_FORMS}, not {shown_value(given)}")
 
 
 def _check_user_id(user_id: str) -> None:
     """Refuse an id that is empty, or that could be mistaken for another one or for a path."""
-    shown = repr(user_id)[:80]
+    shown = shown_value(user_id)
     if not user_id:
         raise ValueError(f"names no user: put an id after {USER_SCOPE!r}")
     if len(user_id) > LONGEST_USER_ID:

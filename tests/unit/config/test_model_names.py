@@ -107,7 +107,7 @@ def test_what_is_no_model_string_gets_the_form_shown(text: str) -> None:
     ],
 )
 def test_a_mistyped_address_is_no_part_of_the_name(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"after the @.*an address http\(s\)://host"):
+    with pytest.raises(ConfigError, match=r"after an @ an address http\(s\)://host"):
         build_config(None, f"openai:x@{address}")
 
 
@@ -118,6 +118,7 @@ def test_a_mistyped_address_is_no_part_of_the_name(address: str) -> None:
         "http//me:hunter22@host/v1",
         "http:/me:hunter22@host",
         "me:hunter22@host.example",
+        "hunter22.example",
     ],
 )
 def test_an_address_with_a_password_is_not_repeated(address: str) -> None:

@@ -23,6 +23,8 @@ _MEANINGS = {
     "pooler": "is reached through a pooler that cannot reach the server; check that the server"
     " runs, and the log of the pooler",
     "closed": "cannot be reached: nothing listens there; check that the server runs, and its port",
+    "silent": "does not answer; check that a Postgres server listens at the host and port of the"
+    " address, and the network",
     "host": "cannot be reached: its host name is unknown; check the address, in which @ and / of a"
     " password are written %40 and %2F",
     "port": "cannot be reached: the port in its address is invalid; check the address",
@@ -88,6 +90,7 @@ _REFUSALS = {
     "server login has been failing": "pooler",
     "pgbouncer cannot connect": "pooler",
     "query_wait_timeout": "53300",
+    "timeout expired": "silent",
     "Connection refused": "closed",
     "No such file or directory": "closed",  # a socket of this machine
     "resolve host": "host",

@@ -12,7 +12,7 @@ from agent_core.redaction import Redactor
 from agent_core.tasks.board import BoardSettings, StopRun, TaskBoard, open_board
 from agent_core.tasks.model import Actor, TaskScope
 from agent_core.tasks.tools import build_task_tools
-from agent_core.tools.base import Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Tool, ToolAnswer, ToolContext
 from agent_core.tools.results import wrap
 from agent_core.types import (
     AgentRole,
@@ -103,7 +103,7 @@ class Caller:
 
     async def result(self, name: str, /, **arguments: Any) -> ToolResult:
         returned = await self.returned(name, **arguments)
-        return wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
+        return wrap(returned.answer if isinstance(returned, ToolAnswer) else returned)
 
     async def returned(self, name: str, /, **arguments: Any) -> Any:
         tool = self.tools[f"agent.task_{name}"]

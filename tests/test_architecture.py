@@ -40,7 +40,7 @@ DATACLASSES = {
     "process/jail.py": {"Jail"},
     "process/mounts.py": {"Shared"},
     "process/renames.py": {"_Copy"},
-    "tools/base.py": {"Action", "OfferContext", "Tool", "ToolContext", "ToolOutput"},
+    "tools/base.py": {"Action", "OfferContext", "Tool", "ToolContext", "ToolAnswer"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},
     "types/content.py": {"Draft", "NodeFlags"},

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.tools import Action, Toolbox, ToolContext, ToolOutput
+from agent_core.tools import Action, ToolAnswer, Toolbox, ToolContext
 from agent_core.tools.code import code_tools
 from agent_core.tools.workspace import PathPolicy, ProgramPlaces, Workspace
 from agent_core.types import ArtifactSource, RunIdentity, ToolCall
@@ -57,7 +57,7 @@ class Code:
     async def __call__(self, name: str, **arguments: object) -> dict[str, Any]:
         """Do a call that somebody has agreed to."""
         answer = await (await self.prepare(name, **arguments)).run()
-        answer = answer.answer if isinstance(answer, ToolOutput) else answer
+        answer = answer.answer if isinstance(answer, ToolAnswer) else answer
         assert isinstance(answer, dict)
         return answer
 

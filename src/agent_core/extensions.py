@@ -42,7 +42,7 @@ from agent_core.errors import (
 from agent_core.providers.adapter_faults import ask_adapter
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import kind_of
-from agent_core.tools.base import ToolOutput, ToolReturn
+from agent_core.tools.base import ToolAnswer, ToolReturn
 from agent_core.types import (
     Access,
     Draft,
@@ -66,7 +66,7 @@ AskModel = Callable[[ModelRequest], AsyncGenerator[ModelEvent]]
 """Asks the next extension, and finally the model."""
 
 RunTool = Callable[[], Awaitable[ToolReturn]]
-"""Makes a tool call. The value of a built-in tool may be a `ToolOutput`: return it unchanged."""
+"""Makes a tool call. The value of a built-in tool may be a `ToolAnswer`: return it unchanged."""
 
 Admit = Callable[[], Awaitable[float | None]]
 
@@ -438,8 +438,8 @@ class Extensions:
             return await extension.admit_tool_call(context, judged, proceed)
 
     async def run_tool(
-        self, call: ToolCall, action: Callable[[], Awaitable[ToolReturn | ToolOutput]]
-    ) -> ToolReturn | ToolOutput:
+        self, call: ToolCall, action: Callable[[], Awaitable[ToolReturn | ToolAnswer]]
+    ) -> ToolReturn | ToolAnswer:
         """Make an admitted call."""
         run = cast("RunTool", action)
         for each in reversed(self._at["wrap_tool_call"]):

@@ -23,7 +23,7 @@ from agent_core import (
     tool,
 )
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedProvider
-from agent_core.tools.base import ToolOutput
+from agent_core.tools.base import ToolAnswer
 from agent_core.types import ModelEvent, ModelRequest, NodeType, StopReason, user_text
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
@@ -118,7 +118,7 @@ async def test_an_answer_beside_a_call_that_adds_a_text_counts(home: Home, proje
     @tool(permission="readonly")
     async def read_rules() -> object:
         """Read the rules."""
-        return ToolOutput("read", [user_text("the rules", NodeType.TOOL_CONTEXT)])
+        return ToolAnswer("read", [user_text("the rules", NodeType.TOOL_CONTEXT)])
 
     script = [final(ROME, ScriptedCall(name="read_rules", arguments={}))]
     async with runtime(home, project, script) as made:

@@ -24,7 +24,7 @@ from agent_core.mcp.config import StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.mcp.tools import PREFIX
 from agent_core.redaction import Redactor
-from agent_core.tools import Action, Tool, ToolContext, ToolOutput, wrap
+from agent_core.tools import Action, Tool, ToolAnswer, ToolContext, wrap
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.types import ToolDefinition, ToolResult
 
@@ -191,7 +191,7 @@ def _redact_tool(tool: Tool, redactor: Redactor) -> Tool:
                 message = redactor.secrets_only(error.message)
                 details = redactor.payload_secrets_only(error.details)
                 raise ToolError(error.code, message, error.retryable, details) from None
-            answer = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
+            answer = wrap(returned.answer if isinstance(returned, ToolAnswer) else returned)
             return ToolResult.model_validate(redactor.payload_secrets_only(answer.model_dump()))
 
         return replace(action, run=run)

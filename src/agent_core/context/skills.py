@@ -23,7 +23,7 @@ from agent_core.opening import (
 from agent_core.text import estimate_text, fit_lines, one_line, short_line
 from agent_core.text.content import content_hash
 from agent_core.text.json_text import JsonObject
-from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
+from agent_core.tools.base import Action, LoadedTexts, Tool, ToolAnswer, ToolContext, View
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import decode_text
@@ -58,7 +58,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
                 details = {"path": "$.suggested_dir"}
                 raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
-        async def run() -> ToolOutput:
+        async def run() -> ToolAnswer:
             if may_write_elsewhere:  # in plan mode nothing is made before the plan
                 await asyncio.to_thread(_make_folder, plans_dir, project)
             shown = folder.relative_to(project) if folder.is_relative_to(project) else folder
@@ -69,13 +69,13 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
     return model_tool(PLAN_TEMPLATE, PlanTemplate, prepare)
 
 
-def _instruction(goal: str | None, folder: str) -> ToolOutput:
+def _instruction(goal: str | None, folder: str) -> ToolAnswer:
     template = load_asset("template.plan.default")
     origin = {"template_id": template.asset_id, "template_version": template.version}
     facts = f"Goal: {goal or 'as the user has stated it'}\nFolder: {folder}"
     node = user_text(f"{facts}\n\n{template.text}", NodeType.PLAN_INSTRUCTION, **origin)
     following = "follow the plan instruction; nothing has been written yet"
-    return ToolOutput({**origin, "folder": folder, "next": following}, [node])
+    return ToolAnswer({**origin, "folder": folder, "next": following}, [node])
 
 
 def _make_folder(plans_dir: Path, project: Path) -> None:
@@ -264,7 +264,7 @@ def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
     return model_tool(LOAD_SKILL, LoadSkill, prepare)
 
 
-async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:
+async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolAnswer:
     async with loaded.in_order:
         try:
             content = await asyncio.to_thread(read_text_file, skill.path, MAX_TEXT_BYTES + 1)
@@ -283,6 +283,6 @@ async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOut
     if skill.folder is not None:
         answer["folder"] = str(skill.folder)
     if not is_new:
-        return ToolOutput(answer, [])
+        return ToolAnswer(answer, [])
     node = user_text(body, NodeType.SKILL_CONTEXT, **facts, tool_call_id=tool_call_id)
-    return ToolOutput(answer, [node])
+    return ToolAnswer(answer, [node])

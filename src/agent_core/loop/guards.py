@@ -33,7 +33,7 @@ from agent_core.extensions import (
     RunTool,
 )
 from agent_core.text import kind_of
-from agent_core.tools.base import ToolOutput
+from agent_core.tools.base import ToolAnswer
 from agent_core.tools.registry import Toolbox
 from agent_core.tools.results import failure_of, wrap
 from agent_core.types import (
@@ -475,7 +475,7 @@ class GuardChecks(Extension):
             raise
         except Exception as error:
             raise await self._checked_failure(call, error) from error
-        answer = returned.answer if isinstance(returned, ToolOutput) else returned
+        answer = returned.answer if isinstance(returned, ToolAnswer) else returned
         named = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
         result = wrap(answer).model_copy(update=named)
         checked = await self._guards.check_result(result)
@@ -484,7 +484,7 @@ class GuardChecks(Extension):
             checked = checked if text == checked.text else with_result_text(checked, text)
         if checked is result:
             return returned
-        if isinstance(returned, ToolOutput):
+        if isinstance(returned, ToolAnswer):
             return replace(returned, answer=checked)
         return checked
 

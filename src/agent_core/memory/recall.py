@@ -27,8 +27,8 @@ from agent_core.tools.base import (
     Action,
     LoadedTexts,
     Tool,
+    ToolAnswer,
     ToolContext,
-    ToolOutput,
     ToolReturn,
     View,
 )
@@ -194,7 +194,7 @@ class Recall:
         self._loaded = LoadedTexts(view, NodeType.MEMORY_CONTEXT, "ids")
         self._room = room
 
-    async def recall(self, query: str, tool_call_id: str, *, selector: Selector) -> ToolOutput:
+    async def recall(self, query: str, tool_call_id: str, *, selector: Selector) -> ToolAnswer:
         """Let `selector` choose, and make one node of the bodies that are not in view yet.
 
         Raises:
@@ -239,7 +239,7 @@ class Recall:
             origin["memory"] = self._scope
             result = ToolResult(content=[JsonBlock(data=answer)], metadata=origin)
         if not texts:
-            return ToolOutput(result)
+            return ToolAnswer(result)
         node = user_text(
             "\n\n".join(texts.values()),
             NodeType.MEMORY_CONTEXT,
@@ -249,7 +249,7 @@ class Recall:
             tool_call_id=tool_call_id,
             **origin,
         )
-        return ToolOutput(result, [node])
+        return ToolAnswer(result, [node])
 
 
 def fit_memories(memories: Sequence[Memory], room: int) -> dict[Memory, str]:
@@ -277,7 +277,7 @@ class RecallArguments(Arguments):
     query: str = Field(min_length=1)
 
 
-def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
+def recall_tool(recall: Callable[[str, str], Awaitable[ToolAnswer]]) -> Tool:
     """Build `internal.recall_memory` for one run; `recall` gets the query and the call's id."""
 
     async def prepare(arguments: RecallArguments, context: ToolContext, /) -> Action:

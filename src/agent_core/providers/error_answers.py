@@ -76,21 +76,23 @@ def foreign_line(text: str, limit: int = 500) -> str:
     return line if len(line) <= limit else f"{line[:limit]}…"
 
 
-class WebPage(str):
+class HtmlAnswer(str):
     """The description of a web page that answered in place of an API."""
 
     __slots__ = ()
 
 
 def document_of(body: bytes) -> Any:
-    """Parse the JSON of an answer; otherwise return its text, or the `WebPage` that it is."""
+    """Parse the JSON of an answer; otherwise return its text, or the `HtmlAnswer` that it is."""
     try:
         return jsontext.parse(body)
     except ValueError:
         text = body.decode("utf-8", "replace")
     if text.lstrip("\ufeff \t\r\n")[:1] == "<":
         title = re.search(r"<title[^>]*>(.{0,200}?)</title>", text, re.IGNORECASE | re.DOTALL)
-        return WebPage(f"a web page titled {bounded_line(title[1])!r}" if title else "a web page")
+        return HtmlAnswer(
+            f"a web page titled {bounded_line(title[1])!r}" if title else "a web page"
+        )
     return text if text.strip() else "no explanation"
 
 

@@ -14,7 +14,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.error_answers import (
-    WebPage,
+    HtmlAnswer,
     document_of,
     error_in,
     explanation_in,
@@ -262,7 +262,7 @@ class Called(Struct, frozen=True):
         details: dict[str, Any] = {**self.details, "status": status}
         if status == HTTP_TOO_LARGE:
             details["request_bytes"] = self.size
-        if isinstance(document, WebPage) and status in _STATUSES_OF_PAGES:
+        if isinstance(document, HtmlAnswer) and status in _STATUSES_OF_PAGES:
             details["web_page"] = True
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
@@ -368,7 +368,7 @@ class Called(Struct, frozen=True):
         if is_error(document):
             return self.reported(document)
         words = explanation_in(document)
-        said = words if isinstance(document, WebPage) else beginning_of(words)
+        said = words if isinstance(document, HtmlAnswer) else beginning_of(words)
         if status != HTTP_OK:
             said = f"status {status}; {said}"
         what = "answered with no stream of its API"

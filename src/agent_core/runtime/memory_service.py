@@ -33,7 +33,7 @@ from agent_core.runtime.models import OneShotModelCall
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.wishes import Wishes
 from agent_core.storage.store import SessionStore
-from agent_core.tools.base import Tool, ToolOutput, View
+from agent_core.tools.base import Tool, ToolAnswer, View
 from agent_core.types import (
     ErrorPayload,
     EventLevel,
@@ -267,7 +267,7 @@ class MemoryService:
 
     async def recall(
         self, recall: "Recall", run: RunIdentity, of_run: "RunScope", query: str, tool_call_id: str
-    ) -> ToolOutput:
+    ) -> ToolAnswer:
         """Recall memories for one run, and add the usage of the selection to the session.
 
         Raises:

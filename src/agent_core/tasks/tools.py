@@ -35,7 +35,7 @@ from agent_core.tasks.model import (
     Update,
 )
 from agent_core.tasks.rules import GIVE_UP
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
+from agent_core.tools.base import Action, Concurrency, Tool, ToolAnswer, ToolContext, ToolReturn
 from agent_core.tools.registry import model_definition, model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import (
@@ -51,7 +51,7 @@ from agent_core.types import (
     user_text,
 )
 
-Run = Callable[[Any, Actor], Awaitable[ToolReturn | ToolOutput]]
+Run = Callable[[Any, Actor], Awaitable[ToolReturn | ToolAnswer]]
 """Makes a call with its checked arguments."""
 
 Limit = Annotated[int, Field(ge=1, le=500)]
@@ -215,7 +215,7 @@ def _tool(journal: TaskJournal, scope: TaskScope | None, name: str, run: Run) ->
     arguments, permission = TASK_ARGUMENTS[name]
     concurrency = Concurrency.READ if permission is _READS else Concurrency.TASK
 
-    async def call(checked: Arguments, context: ToolContext) -> ToolReturn | ToolOutput:
+    async def call(checked: Arguments, context: ToolContext) -> ToolReturn | ToolAnswer:
         role = context.run.role
         if scope is None and role is not AgentRole.ORCHESTRATOR:
             message = f"a {role} has no Tasks; only an orchestrator and its workers do"
@@ -242,12 +242,12 @@ def task_definition(name: str) -> ToolDefinition:
     return model_definition(f"agent.task_{name}", arguments, permission=permission, tags=_TAGS)
 
 
-async def _template(given: TemplateArguments, by: Actor) -> ToolOutput:
+async def _template(given: TemplateArguments, by: Actor) -> ToolAnswer:
     asset = load_asset("template.task_dag.default")
     text = f"{asset.text}\n\nThe goal: {given.goal}" if given.goal else asset.text
     origin = {"template_id": asset.asset_id, "template_version": asset.version}
     node = user_text(text, NodeType.TASK_INSTRUCTION, **origin, tool_call_id=by.tool_call_id)
-    return ToolOutput({**origin, "note": "the instructions follow"}, [node])
+    return ToolAnswer({**origin, "note": "the instructions follow"}, [node])
 
 
 class _Calls:

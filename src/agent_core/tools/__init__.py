@@ -6,7 +6,7 @@ The decorator is loaded when it is first used: a program without functions as to
 from typing import TYPE_CHECKING
 
 from agent_core.loading import lazy_names
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
+from agent_core.tools.base import Action, Concurrency, Tool, ToolAnswer, ToolContext, ToolReturn
 from agent_core.tools.registry import Toolbox, ToolRegistry, tool_from
 from agent_core.tools.results import wrap
 
@@ -18,8 +18,8 @@ __all__ = [
     "Concurrency",
     "FunctionTool",
     "Tool",
+    "ToolAnswer",
     "ToolContext",
-    "ToolOutput",
     "ToolRegistry",
     "ToolReturn",
     "Toolbox",

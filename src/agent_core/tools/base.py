@@ -36,7 +36,7 @@ Models, dataclasses and other values with a form in JSON are wrapped too.
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOutput:
+class ToolAnswer:
     """An answer that also puts something into the conversation.
 
     Attributes:
@@ -198,7 +198,7 @@ class Action:
     """
 
     access: Access
-    run: Callable[[], Awaitable[ToolReturn | ToolOutput]]
+    run: Callable[[], Awaitable[ToolReturn | ToolAnswer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +277,8 @@ class Tool:
 
 
 async def run_in_time(
-    tool: Tool, run: Callable[[], Awaitable[ToolReturn | ToolOutput]], limit_s: float | None = None
-) -> ToolReturn | ToolOutput:
+    tool: Tool, run: Callable[[], Awaitable[ToolReturn | ToolAnswer]], limit_s: float | None = None
+) -> ToolReturn | ToolAnswer:
     """Make an allowed call of a tool, within its time limit, or another one.
 
     Raises:

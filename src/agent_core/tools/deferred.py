@@ -20,7 +20,7 @@ from agent_core.text import estimate_text, fit_lines, shortened
 from agent_core.text.content import content_hash
 from agent_core.text.folding import fold
 from agent_core.text.json_text import JsonObject
-from agent_core.tools.base import Action, AskAgent, LoadedTexts, Tool, ToolContext, ToolOutput, View
+from agent_core.tools.base import Action, AskAgent, LoadedTexts, Tool, ToolAnswer, ToolContext, View
 from agent_core.tools.registry import AnyCall, Renew, Toolbox, model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, Draft, NodeType, RunIdentity, ToolCall, user_text
@@ -171,7 +171,7 @@ class DeferringToolbox(Toolbox):
 
         return model_tool(FIND_TOOLS, FindTools, prepare)
 
-    async def _find(self, query: str, tool_call_id: str) -> ToolOutput:
+    async def _find(self, query: str, tool_call_id: str) -> ToolAnswer:
         held_back = [tool for tool in self if self._is_deferred(tool.name)]
         async with self._loaded.in_order:
             found = await asyncio.to_thread(_search, query, held_back)
@@ -200,7 +200,7 @@ class DeferringToolbox(Toolbox):
         answer: JsonObject = {"tools": shown, "already_loaded": not adds}
         if rest := [wire_name(tool.name) for tool in found if tool.name not in chosen]:
             answer["other_matches"] = rest[:_MOST_NAMED]
-        return ToolOutput(answer, adds)
+        return ToolAnswer(answer, adds)
 
 
 def _call_tool() -> Tool:

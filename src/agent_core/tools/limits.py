@@ -24,7 +24,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.text import plural, shorten_name, shorten_text, utf8_size
 from agent_core.text.json_text import JsonObject, JsonValue
-from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
+from agent_core.tools.base import ArtifactWriter, Tool, ToolAnswer, ToolReturn
 from agent_core.tools.results import QUICK_VALUES, ReadResult, read_result, unshown_result
 from agent_core.tools.values import KeptFile, TooManyValuesError, storable_text, text_of
 from agent_core.types import (
@@ -130,7 +130,7 @@ class ResultLimiter:
 
     async def limit(
         self,
-        returned: ToolReturn | ToolOutput,
+        returned: ToolReturn | ToolAnswer,
         run: RunIdentity,
         call: ToolCall,
         *,
@@ -141,7 +141,7 @@ class ResultLimiter:
         The call has already been made: any fault of its value is reported in the result.
         """
         adds: Sequence[Draft] = ()
-        if isinstance(returned, ToolOutput):
+        if isinstance(returned, ToolAnswer):
             returned, adds = returned.answer, returned.adds
         limit = None if tool is not None and tool.keeps_own_limits else self._limit
         try:

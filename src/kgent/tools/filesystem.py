@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.base import Tool, ToolOutput
+from agent_core.tools.base import Tool, ToolAnswer
 from agent_core.tools.code.read import list_dir, read_file
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import write_file
@@ -53,7 +53,7 @@ async def _read_file(arguments: _ReadFile, call: ToolCallScope) -> ToolResult:
         given = arguments.model_dump(exclude={"offset", "limit"})
         action = await call.prepare(read_file, given)
         name = call.paths.shown(Path(action.access.target or ""))
-        data = cast("dict[str, Any]", cast("ToolOutput", await action.run()).answer)
+        data = cast("dict[str, Any]", cast("ToolAnswer", await action.run()).answer)
         del data["already_loaded"]
     call.note("file.read", f"read {name}", {"path": name})
     return ToolResult(ok=True, summary=f"read {name}", data=data)

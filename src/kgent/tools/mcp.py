@@ -17,7 +17,7 @@ from agent_core.mcp.config import HttpServer, ServerConfig, StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.process import Launcher
 from agent_core.text.json_text import JsonObject
-from agent_core.tools.base import Tool, ToolOutput
+from agent_core.tools.base import Tool, ToolAnswer
 from agent_core.tools.results import wrap
 from agent_core.types import JsonBlock, TextBlock
 from kgent.config.models import KgentConfig, McpServerSpec
@@ -154,7 +154,7 @@ async def _call(tool: Tool, arguments: JsonObject, call: ToolCallScope) -> ToolR
     """Make a call of a server."""
     action = await tool.prepare(arguments, call.tool_context())
     returned = await action.run()
-    result = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
+    result = wrap(returned.answer if isinstance(returned, ToolAnswer) else returned)
     texts = [block.text for block in result.content if isinstance(block, TextBlock)]
     data: JsonObject = {"text": "\n".join(texts)} if texts else {}
     others = [

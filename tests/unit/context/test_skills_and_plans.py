@@ -7,7 +7,7 @@ from agent_core.assets.front_matter import parse_yaml
 from agent_core.context.skills import find_skills, load_skill_tool, plan_template_tool
 from agent_core.context.system_prompt import skills_block
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools import Tool, ToolContext, ToolOutput
+from agent_core.tools import Tool, ToolAnswer, ToolContext
 from agent_core.tools.base import View
 from agent_core.types import NodeType, TextBlock, ToolPermission
 from unit.context.conversations import Talk, composer, write
@@ -15,15 +15,15 @@ from unit.context.conversations import Talk, composer, write
 REVIEW = "---\nname: review\ndescription: Review a change\n---\nRead the diff first."
 
 
-async def call(tool: Tool, facts: ToolContext, **arguments: Any) -> ToolOutput:
+async def call(tool: Tool, facts: ToolContext, **arguments: Any) -> ToolAnswer:
     action = await tool.prepare(tool.parse(arguments), facts)
     assert not action.access.asks
     output = await action.run()
-    assert isinstance(output, ToolOutput)
+    assert isinstance(output, ToolAnswer)
     return output
 
 
-def answer_of(output: ToolOutput) -> dict[str, Any]:
+def answer_of(output: ToolAnswer) -> dict[str, Any]:
     assert isinstance(output.answer, dict)
     return output.answer
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent_core.context.skills import find_skills, load_skill_tool
-from agent_core.tools import Tool, ToolContext, ToolOutput
+from agent_core.tools import Tool, ToolAnswer, ToolContext
 from agent_core.tools.base import View
 from agent_core.types import NodeType
 from unit.context.conversations import Talk, composer, write
@@ -22,7 +22,7 @@ def skill(home: Path) -> Path:
 async def loads(tool: Tool, facts: ToolContext, talk: Talk) -> bool:
     """Load the skill; whether it was added."""
     output = await (await tool.prepare(tool.parse({"name": "review"}), facts)).run()
-    assert isinstance(output, ToolOutput)
+    assert isinstance(output, ToolAnswer)
     answer: Any = output.answer
     assert answer["already_loaded"] is not bool(output.adds)
     for draft in output.adds:

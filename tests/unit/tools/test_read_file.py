@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools import ToolContext, ToolOutput
+from agent_core.tools import ToolAnswer, ToolContext
 from agent_core.tools.workspace import Reading, Workspace
 from agent_core.types import Draft, user_text
 from tool_facts import Code, Kept
@@ -220,7 +220,7 @@ async def test_a_register_gets_text_files_and_may_add_to_the_conversation(
     (project / "CLAUDE.md").write_text("rules", encoding="utf-8")
     (project / "x.bin").write_bytes(b"\0")
     first = await (await code.prepare("read_file", path="CLAUDE.md")).run()
-    assert isinstance(first, ToolOutput)
+    assert isinstance(first, ToolAnswer)
     assert first.adds == [added]
     assert (await code("read_file", path="CLAUDE.md"))["already_loaded"] is True
     assert (await code("read_file", path="x.bin"))["already_loaded"] is False

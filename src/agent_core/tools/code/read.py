@@ -15,7 +15,7 @@ from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shorten_name, shown_id
 from agent_core.text.json_text import JsonObject
-from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolReturn
+from agent_core.tools.base import Action, Tool, ToolAnswer, ToolContext, ToolReturn
 from agent_core.tools.files import Version, disk_errors, open_below, open_file, version_of
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, Encoding, encoding_of
@@ -52,7 +52,7 @@ def read_file(workspace: Workspace) -> Tool:
         last = arguments.start_line + arguments.max_lines - 1
         summary = f"{place.shown} lines {arguments.start_line} to {last}"
 
-        async def read() -> ToolOutput:
+        async def read() -> ToolAnswer:
             limit = workspace.limits.result_limit_bytes
             register, reading = workspace.register, None
             async with register.in_order(place.path) if register else nullcontext():
@@ -63,7 +63,7 @@ def read_file(workspace: Workspace) -> Tool:
                     reading = await register.note(place.path, context)
             workspace.seen.note_read(context.agent_id, place.path, version)
             page["already_loaded"] = reading.already_loaded if reading else False
-            return ToolOutput(page, reading.adds if reading else ())
+            return ToolAnswer(page, reading.adds if reading else ())
 
         return Action(workspace.look(place, summary=summary, line=arguments.start_line), read)
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import socket
+import ssl
+import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from agent_core.cli.listening import listen
 from agent_core.serve import server as module
-from agent_core.serve.server import HttpConnection, Server
+from agent_core.serve.server import HttpConnection, Server, Tls
 
 
 class Endless:
@@ -21,6 +24,8 @@ class Endless:
         self.has_ended = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/body":
+            await _left(receive)
         headers = [(b"content-type", b"text/plain")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["path"] != "/endless":
@@ -57,9 +62,9 @@ async def _left(receive: Receive) -> None:
 
 
 @asynccontextmanager
-async def running(application: Endless) -> AsyncGenerator[int]:
+async def running(application: Endless, tls: Tls | None = None) -> AsyncGenerator[int]:
     listening = listen("127.0.0.1", 0)
-    server = Server(application)
+    server = Server(application, tls)
     work = asyncio.create_task(server.serve(sockets=[listening]))
     await server.listens.wait()
     try:
@@ -120,6 +125,45 @@ async def _is_cut(reader: asyncio.StreamReader) -> bool:
         return await asyncio.wait_for(reader.read(), 30) == b""
     except ConnectionError:
         return True
+
+
+async def test_a_request_that_does_not_arrive_makes_room_where_none_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HttpConnection, "most", 2)
+    async with running(Endless()) as port:
+        busy = await request(port, "/endless")
+        assert (await busy[0].readline()).startswith(b"HTTP/1.1 200")
+        half = await asyncio.open_connection("127.0.0.1", port)
+        half[1].write(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+        reader, writer = await request(port, "/")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert await _is_cut(half[0])
+        assert (await busy[0].read(1000)) != b""
+        for each in (busy[1], half[1], writer):
+            each.close()
+
+
+async def test_who_speaks_no_tls_to_a_server_with_tls_is_cut(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_HEAD_S", 0.5)
+    files = [str(tmp_path / name) for name in ("cert.pem", "key.pem")]
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=x"
+    command = [*make.split(), "-out", files[0], "-keyout", files[1]]
+    subprocess.run(command, stderr=subprocess.DEVNULL, check=True)  # noqa: S603, ASYNC221
+    async with running(Endless(), Tls(*files)) as port:
+        for said in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            assert await _is_cut(reader)
+            writer.close()
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
 
 
 async def test_where_every_connection_works_a_new_one_is_refused(

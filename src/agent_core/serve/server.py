@@ -5,6 +5,7 @@ import resource
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, cast
 
 import h11
@@ -95,7 +96,7 @@ class HttpConnection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     @property
-    def _is_half_sent(self) -> bool:
+    def is_half_sent(self) -> bool:
         """Return whether the client has not sent its request to the end, or has sent nonsense."""
         return self.conn.their_state in {h11.SEND_BODY, h11.ERROR}
 
@@ -104,13 +105,15 @@ class HttpConnection(H11Protocol):
         if len(self.connections) >= self.most and not self._make_room():
             transport.abort()
             return
-        draining = _Draining(transport, lambda: self._is_half_sent)
+        draining = _Draining(transport, lambda: self.is_half_sent)
         super().connection_made(cast("asyncio.Transport", draining))
         self._expect(_HEAD_S)
 
     def _make_room(self) -> bool:
+        """End a connection without a request; if there is none, one whose request is not whole."""
         every = cast("set[HttpConnection]", self.connections)
         waiting = [each for each in every if each.is_waiting]
+        waiting = waiting or [each for each in every if each.is_half_sent]
         if not waiting:
             return False
         longest = min(waiting, key=lambda each: each.since)
@@ -138,7 +141,7 @@ class HttpConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of the one that was answered early."""
         self.since = self.loop.time()
-        is_half_sent = self._is_half_sent
+        is_half_sent = self.is_half_sent
         super().on_response_complete()
         if is_half_sent:
             self._expect(_BODY_S)
@@ -228,8 +231,23 @@ class Server(uvicorn.Server):
         self.listens = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
-        await super().startup(sockets)
+        """Begin to listen, with limits for TLS, too."""
+        connect = partial(
+            HttpConnection, config=self.config, server_state=self.server_state, app_state={}
+        )
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        self.servers = [
+            await loop.create_server(
+                connect,
+                sock=each,
+                backlog=_BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=tls and _HEAD_S,
+                ssl_shutdown_timeout=tls and _BODY_S,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
         self.listens.set()
 
     @contextmanager

@@ -39,6 +39,8 @@ def install() -> None:
     """Let new databases of a home be copies where `are_copied` says so."""
     connections: Any = importlib.import_module("agent_core.storage.connections")
     create = connections.create_database_file
+    if create.__module__ == __name__:
+        return
     _file(connections)
 
     def create_filled(path: Path) -> None:

@@ -10,8 +10,8 @@ cannot be is started from scratch, and so are programs of tests marked `cold`, p
 Python is to start in another way (options, `PYTHON...`, a locale), with code to be called before
 they begin, and all of them until the stock is ready.
 
-The workers of `pytest -n` are copies as well, of a second stock: it has collected all tests, and
-hands them over (`collected`).
+The workers of `pytest -n` are copies as well, of a second stock: it has then collected all tests,
+and hands them over (`collected`).
 """
 
 import atexit
@@ -365,7 +365,6 @@ def _load() -> None:
     new_databases.install()
     gc.collect()
     gc.freeze()
-    _use_huge_pages()
 
 
 def _import_tests(arguments: Sequence[str]) -> None:
@@ -615,9 +614,12 @@ def _call_main(words: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[2:]:
+        importlib.import_module("hypothesis")  # which warns if it finds `trio` loaded before it
+        _load()
         _import_tests(sys.argv[2:])
     else:
         _load()
+        _use_huge_pages()
     _job, _fds = _serve(socket.socket(fileno=int(sys.argv[1])))
     _take_place(_job, _fds)
     sys.orig_argv[:] = [sys.executable, *_job["words"]]

@@ -77,8 +77,9 @@ def test_a_run_without_anybody_to_ask_waits_and_goes_on_where_it_is_answered(
             home, "approvals", "answer", request_id, "reads", "--path", str(project)
         )
         assert unfit.returncode == 2
-        assert f"reads is no answer to {request_id}, which takes allow, session, edits or deny" in (
-            unfit.stderr
+        assert (
+            f"reads is not an answer to {request_id}, which takes allow, session, edits or deny"
+            in (unfit.stderr)
         )
         # From another folder: the run goes on in its own.
         done = soong_agent(

@@ -288,7 +288,7 @@ def test_a_body_that_is_none_is_refused() -> None:
     for body in bodies:
         with pytest.raises(AgentCoreError, match="no id and messages"):
             ai_sdk.read_chat(body)
-        with pytest.raises(AgentCoreError, match="no input of AG-UI"):
+        with pytest.raises(AgentCoreError, match="not an AG-UI input"):
             adapter.read_input(body)
     assistant = {"role": "assistant", "id": "a", "parts": [{"type": "text", "text": "hi"}]}
     with pytest.raises(AgentCoreError, match="answers a question"):

@@ -99,7 +99,7 @@ def test_show_says_that_a_lost_run_and_a_running_one_have_no_answer(
         return True
 
     monkeypatch.setattr("kgent.review.report.is_held", is_held)
-    assert "none yet: the run is under way" in shown(root, capsys)
+    assert "none yet: the run is still active" in shown(root, capsys)
 
 
 @pytest.mark.parametrize("engine", kept(["core", "pydantic_ai", "mock"], "core"))

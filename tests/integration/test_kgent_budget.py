@@ -142,7 +142,11 @@ def test_the_mock_keeps_what_it_can_spend(tmp_path: Path) -> None:
 @together(
     ("runtime", "model", "reason"),
     [
-        ({"engine": "pydantic_ai", "budget": {"usd": 1}}, {}, "only the engine core can keep it"),
+        (
+            {"engine": "pydantic_ai", "budget": {"usd": 1}},
+            {},
+            "only the engine core can enforce it",
+        ),
         ({"engine": "core", "budget": {"usd": 1}}, {}, "the price of openai:m is not known"),
         ({"engine": "core", "budget": {"usd": -1}}, {}, "budget.usd"),
         ({"engine": "core", "budget": {"euros": 1}}, {}, "not a known key"),

@@ -164,7 +164,7 @@ NOTICED: dict[str, tuple[Change, str]] = {
     ),
     "the time of an event is turned back, consistently": (
         forge_the_time_of_an_event,
-        "event 4 is of an earlier time than the one before it",
+        "event 4 is earlier than the one before it",
     ),
     "the end is turned back, consistently": (
         lambda root: forge(root, ended_at="2020-01-01T00:00:00.000000+00:00"),

@@ -205,7 +205,7 @@ def test_a_pipe_is_no_input(tmp_path: Path) -> None:
 def test_an_input_does_not_contain_the_run_folder(tmp_path: Path) -> None:
     result = a_run(tmp_path, inputs=["."])
     assert result.is_blocked
-    assert "the run folder lies in it" in str(result.error)
+    assert "it contains the run folder" in str(result.error)
 
 
 def test_inputs_are_part_of_the_resolved_profile(tmp_path: Path, repo: Path) -> None:

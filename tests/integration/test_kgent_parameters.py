@@ -110,11 +110,11 @@ def test_a_name_that_is_not_known_is_refused_with_its_place(
 ) -> None:
     config = profile(tmp_path, parameters={"name": {"default": "Ada"}})
     result = run(config, "For\n{{ nam }}", RunOptions(sandbox=tmp_path / "run"))
-    assert "the prompt, line 2: {{ nam }} is no parameter" in str(result.error)
+    assert "the prompt, line 2: {{ nam }} is not a parameter" in str(result.error)
     assert "did you mean name?" in str(result.error)
     profile(tmp_path, parameters={"name": {"default": "A"}}, profile={"style": ["{{ x y }}"]})
     assert main(["validate", "--config", str(config)]) == 2
-    assert "profile.style[0]: {{ x y }} is no parameter" in capsys.readouterr().err
+    assert "profile.style[0]: {{ x y }} is not a parameter" in capsys.readouterr().err
 
 
 def test_a_profile_with_parameters_keeps_its_review(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a budget that the engine cannot keep": (
         {"runtime": {"budget": {"usd": 1}}},
-        "only the engine core can keep it",
+        "only the engine core can enforce it",
     ),
     "an external memory that there is not": (
         {"memory": {"write_mode": "external"}},
@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "tools": {"filesystem": {"write": False}},
             "deliverables": {"required": ["deliverables/a.md"]},
         },
-        "no tool that is enabled can write them",
+        "no enabled tool can write them",
     ),
     **{
         f"{where}, which no file system takes": (sections, "at most 255 bytes")
@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an input that is missing": ({"inputs": ["none"]}, "does not exist"),
     "a link in an input that leads out": ({"inputs": ["leads-out"]}, "leads out of the input"),
     "a pipe in an input": ({"inputs": ["has-pipe"]}, "neither a file nor a folder nor a link"),
-    "an input around the run folder": ({"inputs": ["."]}, "the run folder lies in it"),
+    "an input around the run folder": ({"inputs": ["."]}, "it contains the run folder"),
     "a skill that is missing": (
         {"skills": {"paths": [], "enabled": ["none"]}},
         "enabled, but not found",

@@ -228,7 +228,7 @@ def test_no_rule_is_advised_that_would_not_help(command: Command) -> None:
     config.write_text(f'{config.read_text()}\n[sandbox]\nmode = "auto"\n', encoding="utf-8")
     last = command("run", "go").stderr.splitlines()[-1]
     assert "denied" in last
-    assert last.endswith("give --answers FILE (no rule allows it: it has the network)")
+    assert last.endswith("give --answers FILE (no rule allows it: it has network access)")
 
 
 @pytest.mark.sweep

@@ -421,7 +421,7 @@ async def test_an_image_can_be_named_by_its_artifact(home: Home, project: Path) 
 @pytest.mark.parametrize(
     ("mime_type", "data", "why"),
     [
-        ("image/svg+xml", base64.b64encode(b"<svg/>").decode(), "none of the pictures"),
+        ("image/svg+xml", base64.b64encode(b"<svg/>").decode(), "neither an image"),
         ("image/png", "%%%", "not base64"),
         ("image/png", "", "empty"),
         ("image/png", base64.b64encode(b"x" * 5000).decode(), "5000 bytes"),

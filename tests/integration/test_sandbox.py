@@ -168,7 +168,7 @@ async def test_the_network_is_had_after_a_question_that_says_so(
     assert with_network["stdout"] == "reached\n"
     (request,) = asked.requests
     assert "network on" in request.metadata["sandbox"]
-    assert "with the network" in (request.target_scope or "")
+    assert "with network access" in (request.target_scope or "")
 
 
 @pytest.mark.parametrize("network", sampled(["on", "off"], keep=1))

@@ -126,7 +126,7 @@ async def test_a_script_gets_no_half_of_a_branch(home: Home, hooked: Path) -> No
     scripts = ("git switch feature && ls; python3 -c 1", "git switch feature")
     answers, _ = await run_all(home, hooked, *scripts, config=ON)
     assert ".husky, which other programs may not write" in answers[0]["error"].message
-    assert "run it as a command of its own" in answers[0]["error"].message
+    assert "run it as a separate command" in answers[0]["error"].message
     assert answers[1]["exit_code"] == 0, answers
     assert (hooked / "cert.pem").read_text(encoding="utf-8") == "feature\n"
 

@@ -99,7 +99,7 @@ async def test_the_pages_of_a_story(home: Home, project: Path) -> None:
         assert "<time datetime=" in page
         assert "$0.25" in page
         exported = await client.page("/sessions/sess_18aa/export")
-        assert "nothing is fetched" in exported
+        assert "fetches nothing" in exported
         found = Page(await client.page("/?query=unrelated"))
         assert any(each.startswith("/runs/") for each in found.links)
 

@@ -231,7 +231,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         check_parts(agent, self.bundle)
         before, self.agent = self.agent, agent
         if self._conversation is not None:
-            text = f"From here on you are {agent.name}, not {before.name} any more. Your system"
+            text = f"From now on you are {agent.name}, no longer {before.name}. Your system"
             text += " prompt and your tools have changed; the conversation continues."
             notice = ChatMessage.user_text(wrap_in_tag("system-reminder", text), synthetic=True)
             self._notices.append(notice)

@@ -141,6 +141,6 @@ def session_memory_set_tool(memory: SessionMemory) -> Tool:
         beginning of every later turn. The same key replaces the value.
         """
         await memory.set(key, value)
-        return f"{key} is written down"
+        return f"{key} is saved"
 
     return session_memory_set

@@ -149,10 +149,10 @@ class HookExecutor:
             try:
                 result = _verdict(await hook.execute(context))
             except Exception as error:  # noqa: BLE001 - a hook's failure is no failure of the call
-                what = f"a hook at {context.event} broke"
+                what = f"a hook at {context.event} failed"
                 log_failure(logger, what, error=error, clean=self._redactor.text)
                 if is_guard:
-                    return HookResult.block(f"a guard broke ({type(error).__name__})")
+                    return HookResult.block(f"a guard failed ({type(error).__name__})")
                 continue
             if result.blocked:
                 return result

@@ -173,7 +173,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if tables and application != _APPLICATION:
-            message = f"{path} is a database, but no memory store; choose another file"
+            message = f"{path} is a database, but not a memory store; choose another file"
             raise MemoryStorageError(message)
         if version > _VERSION:
             message = f"{path} was made by a newer version of agcore; use that one"

@@ -26,7 +26,7 @@ MAX_SIDE = 8000
 """Largest width or height in pixels; services refuse more."""
 MAX_PIXELS = 64_000_000
 """Most pixels of an image that is shrunk: four bytes for each are in memory then."""
-_NONE_OF_THEM = "none of the pictures that models take (PNG, JPEG, GIF, WebP) and no PDF"
+_NONE_OF_THEM = "neither an image that models accept (PNG, JPEG, GIF, WebP) nor a PDF"
 _SMALLEST_SIDE = 64
 _QUALITY = 85
 _SHRINK = 0.75
@@ -90,7 +90,7 @@ def fitted(content: bytes, kind: str, *, max_bytes: int) -> tuple[str, bytes]:
     if find_spec("PIL") is None:
         from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
 
-        cure = f"or have it made smaller by the extra images: {extra_command('images')}"
+        cure = f"or install the extra images: {extra_command('images')}"
         raise UnusableImageError(f"{found}; send {most}, {cure}")
     return _shrunk(content, max_bytes)
 

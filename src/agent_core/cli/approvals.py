@@ -119,7 +119,7 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
         answers = answers_of(question.request)
         if question.state == "open" and options.decision not in answers:
             takes = f"{', '.join(answers[:-1])} or {answers[-1]}"
-            message = f"{options.decision} is no answer to {options.id}, which takes {takes}"
+            message = f"{options.decision} is not an answer to {options.id}, which takes {takes}"
             text = f"{message}; nothing was answered"
             raise validation_error(text)
         if options.always and (rule := rule_of(question.request, _DECISIONS[options.decision])):

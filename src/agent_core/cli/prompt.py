@@ -75,7 +75,7 @@ class _Line(Struct, frozen=True):
 
 
 class TypedOnError(Exception):
-    """A text was typed at a question that is no answer to it.
+    """A text was typed at a question that is not an answer to it.
 
     Attributes:
         text: the text.

@@ -115,7 +115,7 @@ def where_line(request: "PermissionRequest") -> str | None:
         place = ", ".join(metadata.get("places") or ())
         parts.append(": ".join(filter(None, (_PLACES.get(reason, reason), place))))
     if metadata.get("asked_by") == BY_NETWORK:
-        parts.append("with the network")
+        parts.append("with network access")
     return f"  {visible('; '.join(parts), one_line=True)}" if parts else None
 
 

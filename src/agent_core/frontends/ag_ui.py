@@ -114,7 +114,7 @@ def read_input(body: object) -> Asked:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise validation_error(f"the body is no input of AG-UI: {where}: {first['msg']}") from None
+        raise validation_error(f"the body is not an AG-UI input: {where}: {first['msg']}") from None
     answers = [_read_answer(entry) for entry in asked.resume or ()]
     messages = list(asked.messages)
     last = messages[-1] if messages else None
@@ -370,7 +370,7 @@ def _read_answer(entry: ResumeEntry) -> Answered:
     if not isinstance(reason, str | None):
         raise _no_answer(request_id)
     if not isinstance(arguments, Mapping | None):
-        raise validation_error(f"the arguments in the payload for {request_id} are no object")
+        raise validation_error(f"the arguments in the payload for {request_id} are not an object")
     return Answered(
         request_id=request_id,
         decision=cast("AnyDecision", decision),  # which `answer` checks
@@ -380,7 +380,7 @@ def _read_answer(entry: ResumeEntry) -> Answered:
 
 
 def _no_answer(request_id: str) -> AgentCoreError:
-    what = "is no answer; give decision, and perhaps reason and arguments"
+    what = "is not an answer; give decision, and optionally reason and arguments"
     return validation_error(f"the payload for {request_id} {what}")
 
 

@@ -427,8 +427,8 @@ class _Page(SessionParts):
             section(say("Timeline"), self._timeline()),
         )
         made = say(
-            "Made by soong-agent from the stored session. The page holds everything itself:"
-            " no script runs in it, and nothing is fetched."
+            "Created by soong-agent from the stored session. The page is self-contained:"
+            " it runs no script and fetches nothing."
         )
         return whole_page(
             title,

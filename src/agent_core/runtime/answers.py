@@ -517,7 +517,7 @@ def _require_offered(question: "ApprovalRecord", decision: Decision) -> None:
     if wide is None or wide[0] is not decision:
         offered = f", {wide[0].value}" if wide else ""
         message = (
-            f"{decision.value} is no answer to {question.request_id}, which takes allow_once,"
+            f"{decision.value} is not an answer to {question.request_id}, which takes allow_once,"
             f" allow_for_session{offered} or deny; nothing was answered"
         )
         raise validation_error(message)

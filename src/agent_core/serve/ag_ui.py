@@ -36,7 +36,7 @@ async def ag_ui(request: Request) -> RunStream:
 
     Raises:
         HttpProblem: the request is refused.
-        AgentCoreError: the body is no input of AG-UI, or the run cannot be started or continued.
+        AgentCoreError: the body is not an AG-UI input, or the run cannot be started or continued.
     """
     from agent_core.frontends import ag_ui as protocol  # noqa: PLC0415 - takes long to load
 

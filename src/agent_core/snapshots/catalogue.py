@@ -55,7 +55,7 @@ class Catalogue:
         try:
             content = read_bytes(place)
             if _id_of(content) != snapshot_id:
-                raise ValueError("it is not what its name says")
+                raise ValueError("its content does not match its name")
             return _decoded(snapshot_id, content)
         except FileNotFoundError as error:
             raise _no_snapshot(snapshot_id) from error

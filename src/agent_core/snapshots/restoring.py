@@ -329,7 +329,7 @@ class Restoration:
         elif status := self._places.status(path):
             is_there = stat.S_ISDIR(status.st_mode) and after.kind is FileType.FOLDER
             if not is_there and not self._moves_aside:
-                raise OSError(_IN_THE_WAY, "something else stands there")
+                raise OSError(_IN_THE_WAY, "something else is there")
             if not is_there:
                 self._move_aside(folder, name, path)
         if change.kind is not ChangeKind.KIND:

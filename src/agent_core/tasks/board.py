@@ -517,7 +517,7 @@ class TaskBoard:
         """
         task = self._open.get(task_id)
         if task is None:
-            message = f"Task {task_id} is not active any more; no new work starts in it"
+            message = f"Task {task_id} is no longer active; no new work starts in it"
             raise task_error(ErrorCode.TASK_NOT_DISPATCHABLE, message, task_id=task_id)
         task.require_not_ending()
         if task.dag.task.status is TaskStatus.BLOCKED:

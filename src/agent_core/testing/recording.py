@@ -354,7 +354,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Plain]]:
         message = f"the recording {path} cannot be read: {error.strerror}; write it with record()"
         raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        message = f"the recording {path} is no YAML: {' '.join(str(error).split())}"
+        message = f"the recording {path} is not YAML: {' '.join(str(error).split())}"
         raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
     recording = cast("Plain", raw) if isinstance(raw, dict) else {}
     version = recording.get("recording")

@@ -48,8 +48,8 @@ _PAGES = {
     "Last heartbeat": "最近心跳",
     "Last used": "最近使用",
     "Load": "负载",
-    "Made by soong-agent from the stored session. The page holds everything itself: no script runs"
-    " in it, and nothing is fetched.": (
+    "Created by soong-agent from the stored session. The page is self-contained: it runs no script"
+    " and fetches nothing.": (
         "由 soong-agent 根据存储的会话生成。页面自身包含全部内容：不运行脚本，也不获取任何资源。"
     ),
     "Message": "消息",

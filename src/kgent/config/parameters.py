@@ -141,7 +141,7 @@ def _replace_texts(value: Any, replace: Callable[[str, str], str], key: str = ""
 def _explain_unknown(config: KgentConfig, name: str) -> str:
     hint = nearest(name.strip(), config.parameters)
     known = ", ".join(config.parameters)
-    return f"{{{{{name[:80]}}}}} is no parameter of the profile{hint}; there are: {known}"
+    return f"{{{{{name[:80]}}}}} is not a parameter of the profile{hint}; there are: {known}"
 
 
 def _read_value(name: str, spec: ParameterSpec, given: ParameterValue) -> ParameterValue:

@@ -98,7 +98,9 @@ class RedactingCallback:
         try:
             self._callback(event)
         except Exception as error:  # noqa: BLE001 - the caller's code, or a closed pipe
-            logger.warning("the event callback broke and hears no more: %s", type(error).__name__)
+            logger.warning(
+                "the event callback failed and is not called again: %s", type(error).__name__
+            )
             self._callback = None
 
 
@@ -296,7 +298,7 @@ def _time_limits(request: AgentRunRequest) -> Iterator[tuple[float, str, ErrorCo
     wall_s = request.context.config.runtime.budget.wall_s
     if wall_s is not None:
         limit = f"it may take {wall_s:g} s (runtime.budget.wall_s)"
-        yield wall_s, f"the time of the run is over: {limit}", ErrorCode.BUDGET_EXCEEDED
+        yield wall_s, f"the time of the run is up: {limit}", ErrorCode.BUDGET_EXCEEDED
 
 
 def interrupted(reason: ErrorInfo | None, *, text: str | None = None) -> AgentResult:

@@ -83,7 +83,7 @@ class _Story:
                 self.problems.append(f"{where} belongs to {event.run_id}")
                 is_in_order = False
             if is_in_time and event.timestamp < latest:
-                self.problems.append(f"{where} is of an earlier time than the one before it")
+                self.problems.append(f"{where} is earlier than the one before it")
                 is_in_time = False
             latest = max(latest, event.timestamp)
 

@@ -99,7 +99,7 @@ def render_page(
         ),
         main="\n".join(part for part in sections if part),
         footer=(
-            f"<p>Made by {plain(state.program or 'kgent')}, from the run folder "
+            f"<p>Created by {plain(state.program or 'kgent')}, from the run folder "
             f"{plain(report.root)}.</p>"
         ),
     )
@@ -406,7 +406,7 @@ def render_document(path: str, content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return "<p>It is no text, and no image that is shown here.</p>"
+        return "<p>It is neither text nor an image that can be shown here.</p>"
     render = _RENDERERS.get(suffix, preformatted)
     return render(text) or "<p>It is empty.</p>"
 

@@ -155,7 +155,7 @@ def message_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 def explain_no_answer(report: FolderReport) -> str:
     """Return the reason why a run has no answer."""
     if not report.is_lost and report.state.status.is_active:
-        return "none yet: the run is under way"
+        return "none yet: the run is still active"
     if report.outcome == RunStatus.waiting_for_user:
         return "none yet: the run waits for an answer"
     ended = {RunStatus.completed, RunStatus.review_required, RunStatus.revision_required}

@@ -108,7 +108,7 @@ def _ssh_keygen(
 ) -> subprocess.CompletedProcess[bytes]:
     program = shutil.which("ssh-keygen")
     if program is None:
-        raise config_error("signatures need ssh-keygen, which is not there (openssh-client)")
+        raise config_error("signatures need ssh-keygen, which is not installed (openssh-client)")
     try:
         return subprocess.run(  # noqa: S603 - a fixed program, its arguments one by one
             [program, "-Y", action, *arguments],

@@ -135,7 +135,7 @@ def verify(
     found_seal = read_seal(root)
     is_proved = seal is not None and seal.strip().lower() == found_seal
     if seal is not None and not is_proved:
-        problems.append("the seal does not fit: this is not the folder that the run has left")
+        problems.append("the seal does not fit: this is not the folder that the run left")
     signed_by: str | None = None
     if allowed_signers is not None:
         from kgent.review.signing import find_signer  # noqa: PLC0415 - few folders are signed
@@ -167,7 +167,7 @@ def verify(
     else:
         found.problems.extend(map(_name_missing_folder, _missing_folders(root)))
         if not report.is_lost:
-            found.problems.append("the run is still under way; its manifests are not final")
+            found.problems.append("the run is still active; its manifests are not final")
     return FolderCheck(
         run_id=report.state.run_id,
         outcome=report.outcome,

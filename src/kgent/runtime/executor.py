@@ -453,7 +453,7 @@ class FolderRun:
         )
         if result.status is EngineStatus.COMPLETED:
             return outcome
-        unknown = f"the engine says {result.status} and not why"
+        unknown = f"the engine ended with {result.status} and gave no reason"
         error = result.error or engine_error(ErrorCode.INTERNAL_ERROR, unknown)
         error = error.redacted(self._redactor)
         if result.status is EngineStatus.INTERRUPTED:

@@ -62,7 +62,7 @@ def _check_id(value: str | None, what: str) -> str | None:
     if value is None or _SAFE_ID.fullmatch(value):
         return value
     message = (
-        f"{value[:120]!r} is no {what} id: up to 120 letters, digits, '_', '-' and '.',"
+        f"{value[:120]!r} is not a valid {what} id: up to 120 letters, digits, '_', '-' and '.',"
         " beginning with a letter or digit"
     )
     raise config_error(message, ErrorCode.VALIDATION_ERROR)

@@ -117,11 +117,11 @@ def _find_missing_means(config: KgentConfig) -> Iterator[str]:
             yield f"model.path: there is no file {config.place(one.model.path)}"
     budget = config.runtime.budget
     if budget.usd is not None and config.runtime.engine != "core":
-        yield "runtime.budget.usd: only the engine core can keep it"
+        yield "runtime.budget.usd: only the engine core can enforce it"
     files, shell = config.tools.filesystem, config.tools.shell
     can_write = (files.enabled and files.write) or (shell.enabled and shell.allowed_commands)
     if config.deliverables.required and not can_write and not config.tools.mcp:
-        yield "deliverables.required: no tool that is enabled can write them"
+        yield "deliverables.required: no enabled tool can write them"
     for number, check in enumerate(config.checks):
         program = check.argv[0]
         is_in_folder = "/" in program and not Path(program).is_absolute()

@@ -165,7 +165,7 @@ def _each_entry(inputs: Sequence[RunInput], root: Path) -> Iterator[tuple[str, P
     folders: set[str] = set()
     for one in inputs:
         if root.is_relative_to(one.source):
-            reason = "the run folder lies in it; put that elsewhere (--sandbox)"
+            reason = "it contains the run folder; put that elsewhere (--sandbox)"
             raise _refused(str(one.source), reason)
         for above in map(str, reversed(PurePosixPath(one.name).parents[:-1])):
             if above not in folders:

@@ -130,7 +130,7 @@ async def test_v02_another_agent_keeps_the_history_and_finds_a_notice_in_it() ->
     manager.swap_agent("a", BUILD)
     *_, notice = await context.messages()
     assert notice.metadata == {"synthetic": True}
-    assert "From here on you are build, not plan" in notice.text
+    assert "From now on you are build, no longer plan" in notice.text
     await context.submit_turn("make it")
     await context.submit_turn("go on")
     assert "You build." in system_of(provider.requests[1])
@@ -175,7 +175,7 @@ async def test_a_notice_of_another_agent_is_kept_with_the_context(store: SqliteS
     await first.switch_context("a").submit_turn("two")
     again = ContextManager("s1", bundle(MockProvider()), store=store)
     told = [message.text for message in await again.create_context("a", PLAN).messages()]
-    assert [text for text in told if "From here on you are plan" in text] == told[2:3]
+    assert [text for text in told if "From now on you are plan" in text] == told[2:3]
 
 
 async def test_contexts_of_one_store_are_kept_apart_whatever_their_ids(store: SqliteStore) -> None:

@@ -208,9 +208,9 @@ def test_a_hook_that_cannot_be_awaited_is_refused() -> None:
 @together("hook", BROKEN)
 async def test_a_guard_that_breaks_is_a_block(hook: Hook) -> None:
     provider = MockProvider([tool_call_reply("write", text="x"), "done"])
-    with pytest.raises(AgentError.HookBlocked, match="a guard broke"):
+    with pytest.raises(AgentError.HookBlocked, match="a guard failed"):
         await session(provider, guarded(HookEvent.ON_TURN_START, hook)).submit_turn("go")
-    with pytest.raises(AgentError.HookBlocked, match="a guard broke"):
+    with pytest.raises(AgentError.HookBlocked, match="a guard failed"):
         await session(provider, guarded(HookEvent.PRE_REQUEST, hook)).submit_turn("go")
     assert provider.requests == []
     await session(provider, guarded(HookEvent.PRE_TOOL, hook)).submit_turn("go")

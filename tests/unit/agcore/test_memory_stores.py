@@ -215,7 +215,7 @@ async def test_another_database_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE mine (x)")
     other.close()
-    with pytest.raises(MemoryError.Storage, match="no memory store"):
+    with pytest.raises(MemoryError.Storage, match="not a memory store"):
         await SqliteStore.open(path)
 
 

@@ -352,7 +352,7 @@ async def test_a_question_is_the_call_and_the_keys(columns: int) -> None:
             {"cwd": "/q", "metadata": {"reason": "outside_roots", "places": ["/etc/a", "/b"]}},
             "in /q; outside the project: /etc/a, /b",
         ),
-        ({"metadata": {"asked_by": BY_NETWORK}}, "with the network"),
+        ({"metadata": {"asked_by": BY_NETWORK}}, "with network access"),
     ],
 )
 async def test_a_question_says_where_only_if_that_is_unusual(
@@ -534,7 +534,7 @@ async def test_a_wider_answer_is_told_and_settles_what_waits(
     assert (await first).decision == (await second).decision == decision
     await screen.see("? help")
     await screen.see("> ")
-    screen.type(key)  # is no answer to a question that does not offer it
+    screen.type(key)  # is not an answer to a question that does not offer it
     await screen.see("not one of the keys")
     await screen.see("> ")
     screen.type("n")

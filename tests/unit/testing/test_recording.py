@@ -271,7 +271,7 @@ async def test_what_looks_like_a_secret_is_not_recorded_and_does_not_matter(tmp_
     ("text", "message"),
     [
         (None, "cannot be read"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not YAML"),
         ("- 1", "is not a recording of format 1"),
         ("recording: 2", "`recording: 2`"),
         ("recording: 1\ncalls: [7]\ntools: {}", "is damaged"),

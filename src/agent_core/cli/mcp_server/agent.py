@@ -390,7 +390,7 @@ class AgentServer:
         decision = Decision(given.decision)
         if decision not in decisions_of(question.request):
             takes = ", ".join(decisions_of(question.request))
-            message = f"{decision} is no answer to {given.approval_id}, which takes {takes}"
+            message = f"{decision} is not an answer to {given.approval_id}, which takes {takes}"
             raise validation_error(message)
         runtime = await self._projects.home_of(question.session_id)
 

@@ -150,7 +150,7 @@ def run_command(workspace: Workspace) -> Tool:
 def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) -> Action:
     timeout_ms = arguments.timeout_ms or workspace.limits.default_timeout_ms
     if timeout_ms > workspace.limits.max_timeout_ms:
-        message = f"timeout_ms is at most {workspace.limits.max_timeout_ms}"
+        message = f"timeout_ms must be at most {workspace.limits.max_timeout_ms}"
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.timeout_ms"})
     for number, argument in enumerate(arguments.argv):
         problem = None
@@ -238,9 +238,9 @@ def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
         for base in read.bases(cwd):
             meet(opening, base, met)
     if not met.is_complete and read.unseen is None:
-        read.unseen = "it reads more files than are looked at"
+        read.unseen = "it reads more files than can be checked"
     if met.splits_names and read.unseen is None:
-        read.unseen = "it takes names apart that have blanks or other signs"
+        read.unseen = "it would split names that have blanks or special characters"
     if met.shows_history:
         read.history = "it may show files of earlier commits"
     return met
@@ -313,7 +313,7 @@ def _confine(
     runs_outside = isinstance(arguments, SandboxedCommand) and arguments.outside_sandbox
     has_network = isinstance(arguments, OfflineCommand) and arguments.network
     if (runs_outside or has_network) and access.command is not None:
-        problem = "it runs outside the sandbox" if runs_outside else "it has the network"
+        problem = "it runs outside the sandbox" if runs_outside else "it has network access"
         views = replace(access.command, problem=problem, asks_anyway=True)
         access = replace(access, command=views)
     if runs_outside:
@@ -330,7 +330,7 @@ def _confine(
     )
     if access.command is not None:
         _refuse_halves(access.command, plan, Path(access.cwd or os.curdir))
-    scope = f"{access.scope}, in the sandbox{', with the network' if has_network else ''}"
+    scope = f"{access.scope}, in the sandbox{', with network access' if has_network else ''}"
     asks = sandbox.config.ask_inside or plan.must_ask or bool(access.reason) or has_network
     asked_by = None
     if has_network:
@@ -373,7 +373,7 @@ def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> Non
         raise ToolError(
             ErrorCode.PERMISSION_DENIED,
             f"{found} was not started: it writes {settings}, which is read-only in the sandbox"
-            ' (rule "protect"), and would be done by halves; call it with outside_sandbox',
+            ' (rule "protect"), and would be left half done; call it with outside_sandbox',
             details={"reason": "protected", "path": settings},
         )
 
@@ -396,7 +396,7 @@ def _refuse_half_a_tree(command: CommandViews, plan: "SandboxPlan", cwd: Path) -
         path, rule, cure = str(top), "write", "call it with outside_sandbox"
         why = f"it replaces files all over {top}, which cannot be written"
     elif kept := find_replaceable([*filter(os.path.lexists, plan.confinement.protect)]):
-        path, rule, cure = kept[0], "protect", "run it as a command of its own"
+        path, rule, cure = kept[0], "protect", "run it as a separate command"
         why = f"it may replace {path}, which other programs may not write"
     else:
         return

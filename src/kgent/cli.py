@@ -22,7 +22,7 @@ from agent_core.cli.signals import catch_signals
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.loading import require_platform
 from agent_core.opening import write_text
-from agent_core.text import visible
+from agent_core.text import quoted, visible
 
 if TYPE_CHECKING:
     from kgent.engine.base import EngineEvent
@@ -338,7 +338,7 @@ def _parse_input(text: str) -> dict[str, str]:
 def _parse_parameter(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not of the form NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not of the form NAME=VALUE")
     return name.strip(), value
 
 

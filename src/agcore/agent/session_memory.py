@@ -14,6 +14,7 @@ from agcore.memory.error import InvalidMemoryError, MemoryError, raise_as_memory
 from agcore.tools import Tool, tool
 from agent_core.api.arguments import checks_arguments
 from agent_core.redaction import Redactor
+from agent_core.text import quoted
 from agent_core.types import ToolPermission
 
 TAG = "session-context"
@@ -67,7 +68,9 @@ class SessionMemory:
                 line without a colon.
         """
         if not _KEY.fullmatch(key):
-            message = f"the key {key[:80]!r} is not usable: 1 to 128 characters, one line, no colon"
+            message = (
+                f"the key {quoted(key)} is not usable: 1 to 128 characters, one line, no colon"
+            )
             raise AgentMemoryError(InvalidMemoryError(message))
         key, value = self._redactor.secrets_only(key), self._redactor.secrets_only(value)
         with raise_as_agent_error(), raise_as_memory_error():

@@ -32,6 +32,7 @@ from agent_core.errors import AgentCoreError, ConfigError, StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.sql import Connection, Cursor, Job
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
+from agent_core.text import quoted
 from agent_core.tools.values import storable_text
 from agent_core.types import utc_now
 
@@ -362,7 +363,7 @@ def _check_id(text: str) -> str:
 
 def _check_text(text: str) -> str:
     if storable_text(text) != text:
-        raise InvalidMemoryError(f"the id {text[:80]!r} has characters that cannot be stored")
+        raise InvalidMemoryError(f"the id {quoted(text)} has characters that cannot be stored")
     return text
 
 

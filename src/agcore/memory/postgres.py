@@ -11,6 +11,7 @@ from agcore.memory.types import EvictionConfig
 from agent_core.aio.loops import running_loop
 from agent_core.errors import AgentCoreError, ConfigError, StorageError
 from agent_core.storage.sql import needing_postgres
+from agent_core.text import quoted
 
 _TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _VERSION = "agcore memory 1"
@@ -108,7 +109,7 @@ class PostgresStore(ItemTable, indexes_pages=True):
         """
         running_loop(LOOP_OWNER)
         if not _TABLE_NAME.fullmatch(table):
-            message = f"the table {table[:80]!r} needs a name of lower-case letters, digits and _"
+            message = f"the table {quoted(table)} needs a name of lower-case letters, digits and _"
             raise InvalidMemoryError(message)
         try:
             with needing_postgres():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agcore.memory.error import InvalidMemoryError
+from agent_core.text import quoted
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
 
 
@@ -56,7 +57,7 @@ def session_prefix(kind: str, session_id: str) -> str:
     """
     if not re.fullmatch(SESSION_ID_PATTERN, text := str(session_id)) or text != session_id:
         raise InvalidMemoryError(
-            f"the session id {text[:80]!r} is not usable; it must be 1 to 64 letters, digits,"
+            f"the session id {quoted(text)} is not usable; it must be 1 to 64 letters, digits,"
             " '_' or '-'"
         )
     return f"_{kind}_{session_id}:"

@@ -21,6 +21,7 @@ from agcore.prompt.error import PromptDepthError, PromptError
 from agent_core.api.arguments import checks_arguments
 from agent_core.opening import read_text
 from agent_core.providers.jsontext import dump_text
+from agent_core.text import quoted
 
 MAX_DEPTH = 100
 """Largest number of blocks and included templates nested in one another."""
@@ -269,7 +270,7 @@ class _Parser:
         elif tag.startswith(">"):
             name = tag[1:].strip()
             if not _PARTIAL.fullmatch(name):
-                raise self._wrong(line, f"{name[:80]!r} is not the name of a template")
+                raise self._wrong(line, f"{quoted(name)} is not the name of a template")
             self._add(_Node("partial", name, line))
         else:
             self._add(_Node("variable", self._path(tag.strip(), line), line))
@@ -299,7 +300,7 @@ class _Parser:
 
     def _path(self, path: str, line: int) -> str:
         if not _PATH.fullmatch(path):
-            raise self._wrong(line, f"{path[:80]!r} is not the name of a variable")
+            raise self._wrong(line, f"{quoted(path)} is not the name of a variable")
         return path
 
     def _wrong(self, line: int, reason: str, kind: type[PromptError] = PromptError) -> PromptError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from agent_core.text import quoted
 from agent_core.text.json_text import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class _Reader:
             if event.implicit[0] and key == "<<":
                 raise _refused("a merge key '<<', which is not admitted", event)
             if key in table:
-                raise _refused(f"the key {key[:60]!r} is there twice", event)
+                raise _refused(f"the key {quoted(key, 60)} is there twice", event)
             table[key] = self._value(next(self._events), depth)
         return table
 
@@ -249,7 +250,7 @@ class _Reader:
 
     def _check_plain(self, event: "yaml.Event") -> None:
         if getattr(event, "tag", None) is not None:
-            raise _refused(f"the tag {str(getattr(event, 'tag', ''))[:60]!r}", event)
+            raise _refused(f"the tag {quoted(str(getattr(event, 'tag', '')), 60)}", event)
         if getattr(event, "anchor", None) is not None:
             raise _refused("an anchor or an alias, which are not admitted", event)
 

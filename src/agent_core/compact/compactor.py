@@ -16,7 +16,7 @@ from agent_core.compact.kept import KeptFacts, collect_kept, escape_kept, fit_ke
 from agent_core.compact.transcript import render_transcript, split_transcript
 from agent_core.errors import ErrorCode, SchemaError
 from agent_core.providers.jsontext import unfenced
-from agent_core.text import estimate_text, join_surrogates, short_line
+from agent_core.text import estimate_text, join_surrogates, quoted, short_line
 from agent_core.text.json_text import JsonObject
 from agent_core.text.quotes import without_quotes
 from agent_core.types import Draft, Node, NodeType, is_user_message, user_text
@@ -223,7 +223,7 @@ def _check(
     if artifact_id is not None and artifact_id not in text:
         missing.append(artifact_id)
     if missing:
-        message = f"the compaction lacks what had to be kept: {missing[0][:100]!r}"
+        message = f"the compaction lacks what had to be kept: {quoted(missing[0], 100)}"
         raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
     if tokens >= replaced:
         message = f"the summary has {tokens} tokens, and what it would replace only {replaced}"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agent_core.errors import ArgumentError, ErrorCode, ToolError
 from agent_core.providers import jsontext
 from agent_core.providers.requests import MAX_CANONICAL_NAME, plain, safe_id
-from agent_core.text import with_article
+from agent_core.text import quoted, with_article
 from agent_core.types import (
     EFFECT_UNKNOWN,
     CitationBlock,
@@ -413,7 +413,7 @@ def _image_at(url: object) -> ImageBlock:
     head, comma, data = text.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
         raise _UnreadError(
-            f"shows {text[:80]!r}, which only its service can open; give the image as a"
+            f"shows {quoted(text)}, which only its service can open; give the image as a"
             " data:…;base64, address"
         )
     return ImageBlock(mime_type=head[5:].partition(";")[0], data=data)

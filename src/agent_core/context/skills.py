@@ -20,7 +20,7 @@ from agent_core.opening import (
     read_text_file,
     version_of,
 )
-from agent_core.text import estimate_text, fit_lines, one_line, short_line
+from agent_core.text import estimate_text, fit_lines, one_line, quoted, short_line
 from agent_core.text.content import content_hash
 from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolAnswer, ToolContext, View
@@ -227,7 +227,7 @@ def _read_skill(path: Path) -> Skill:
     if not name or not description:
         raise ValueError(head.problem or "the front matter needs a name and a description")
     if not re.fullmatch(_NAME, name):
-        raise ValueError(f"the name {name[:100]!r} is not valid: {_NAME_RULE}")
+        raise ValueError(f"the name {quoted(name, 100)} is not valid: {_NAME_RULE}")
     return Skill(name, one_line(description)[:_DESCRIPTION_CHARS], path)
 
 

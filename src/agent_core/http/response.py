@@ -14,6 +14,7 @@ from httptools import (
 )
 
 from agent_core.http.errors import ConnectionLostError, DamagedError, ProtocolError
+from agent_core.text import quoted
 
 MAX_HEAD = 64 * 1024
 """Most bytes of the head of a response, and of the fields after its body."""
@@ -327,7 +328,7 @@ class Response:
         if coding is not None and coding.lower() == "identity":  # of older servers: no coding
             coding = None
         if coding is not None and coding.lower() != "chunked":
-            raise ProtocolError(f"the transfer encoding {coding[:40]!r} is not known")
+            raise ProtocolError(f"the transfer encoding {quoted(coding, 40)} is not known")
         is_sized = coding is not None or "content-length" in self.headers
         self._ends_with_connection = not is_sized and status not in _WITHOUT_BODY
         self.status = status

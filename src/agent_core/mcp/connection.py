@@ -62,7 +62,7 @@ from agent_core.mcp.login import Login
 from agent_core.mcp.readable import Streams, with_readable_messages
 from agent_core.mcp.transports import StdioTransport, http_streams
 from agent_core.process.environment import HOOK
-from agent_core.text import shortened
+from agent_core.text import quoted, shortened
 from agent_core.text.json_text import JsonValue
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
@@ -635,7 +635,9 @@ def _read(tool: Tool) -> ToolSpec:
     # A tool that claims to be both asks: one of the two claims is wrong.
     is_readonly = hints is not None and hints.read_only_hint is True and not hints.destructive_hint
     if tool.execution is not None and tool.execution.task_support == "required":
-        fault = f"the tool {tool.name[:100]!r} is left out: it runs as a task only, {_NO_TASKS}"
+        fault = (
+            f"the tool {quoted(tool.name, 100)} is left out: it runs as a task only, {_NO_TASKS}"
+        )
         return ToolSpec(tool.name[:100], fault=fault)
     spec = read_tool(
         tool.name,
@@ -645,7 +647,7 @@ def _read(tool: Tool) -> ToolSpec:
         is_open=hints is not None and hints.open_world_hint is True,
     )
     if spec.fault:
-        fault = f"the tool {tool.name[:100]!r} is left out: {spec.fault}"
+        fault = f"the tool {quoted(tool.name, 100)} is left out: {spec.fault}"
         spec = replace(spec, fault=shortened(fault, MAX_REASON_CHARS))
     return spec
 

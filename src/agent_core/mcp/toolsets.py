@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from agent_core.config.problems import problems_of
 from agent_core.errors import ArgumentError
 from agent_core.mcp.config import SERVER_ID, HttpServer, Protocol, ServerConfig, StdioServer
+from agent_core.text import quoted
 from agent_core.tools.toolsets import ToolFilter, Toolset
 
 
@@ -114,5 +115,5 @@ class McpHttp(McpToolset):
 
 
 def _unusable(name: str, reason: str, argument: str) -> ArgumentError:
-    message = f"the MCP server {name[:80]!r} cannot be used: {reason}"
+    message = f"the MCP server {quoted(name)} cannot be used: {reason}"
     return ArgumentError(message, argument)

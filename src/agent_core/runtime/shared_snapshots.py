@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from agent_core.blobs.base import blob_of
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_binary
+from agent_core.text import quoted
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import Snapshot
@@ -90,7 +91,7 @@ class SharedSnapshots:
             return
         found = self._blobs.shared_snapshot(self._session_id, snapshot_id)
         if found is None:
-            message = f"session {self._session_id} has no snapshot {snapshot_id[:80]!r}"
+            message = f"session {self._session_id} has no snapshot {quoted(snapshot_id)}"
             details = {"reason": "no_snapshot"}
             raise StorageError(ErrorCode.STORAGE_ERROR, message, details=details)
         about, packs = _decoded(found)

@@ -24,6 +24,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles
 from agent_core.storage.store import SessionStore
+from agent_core.text import quoted
 from agent_core.types import SessionRecord
 from agent_core.types.lanes import SNAPSHOT, own_place
 
@@ -184,7 +185,7 @@ class Workspaces:
         if self._setup.tenant is None:
             return
         if snapshot_id not in await self._store.snapshots_in_use():
-            message = f"there is no snapshot {snapshot_id[:80]!r}"
+            message = f"there is no snapshot {quoted(snapshot_id)}"
             details = {"reason": "no_snapshot"}
             raise StorageError(ErrorCode.STORAGE_ERROR, message, details=details)
 
@@ -208,7 +209,7 @@ class Workspaces:
             message = f"the files of session {session_id} are in the blobs of a Postgres database"
             raise StorageError(ErrorCode.STORAGE_ERROR, message + ", and this store has none")
         if not _PLAIN_ID(session_id):
-            message = f"the session {session_id[:80]!r} cannot have its own folder"
+            message = f"the session {quoted(session_id)} cannot have its own folder"
             raise StorageError(ErrorCode.STORAGE_ERROR, message)
         root = self._setup.workspaces_dir / session_id
         return ProjectFiles(self._setup, self._key, root, session_id=session_id, blobs=self._blobs)

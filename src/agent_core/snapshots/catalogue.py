@@ -16,6 +16,7 @@ from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor, read_bytes
 from agent_core.snapshots.records import GitState, LeftOut, LeftOutReason, Snapshot
+from agent_core.text import quoted
 from agent_core.text.json_text import JsonObject
 
 _ID = re.compile(r"snap_[0-9a-f]{32}").fullmatch
@@ -173,6 +174,6 @@ def _decoded(snapshot_id: str, content: bytes) -> Snapshot:
 def _no_snapshot(snapshot_id: str) -> StorageError:
     return StorageError(
         ErrorCode.STORAGE_ERROR,
-        f"there is no snapshot {snapshot_id[:80]!r}; it may have been swept",
+        f"there is no snapshot {quoted(snapshot_id)}; it may have been swept",
         details={"reason": "no_snapshot"},
     )

@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.sql import Connection, Cursor, FoundRow
-from agent_core.text import shown_id
+from agent_core.text import quoted, shown_id
 from agent_core.text.json_text import strict_json
 from agent_core.types import (
     Batch,
@@ -301,7 +301,7 @@ def event_row(event: PendingEvent) -> Row:
     draft = event.draft
     for one in (draft.node_id, draft.tool_call_id):
         if one is not None and not _SAFE_ID(one):
-            raise unreadable(f"an id like {one[:40]!r}")
+            raise unreadable(f"an id like {quoted(one, 40)}")
     return (
         event.event_id,
         str(draft.level),

@@ -16,7 +16,7 @@ from typing import Any, cast
 import orjson
 
 from agent_core.errors import PortableError
-from agent_core.text import with_article
+from agent_core.text import quoted, with_article
 from agent_core.text.json_text import JsonSchema
 
 MAX_SCHEMA_BYTES = 256 * 1024
@@ -369,7 +369,7 @@ def _check_graph(schema: JsonSchema, dialect: Any) -> None:
             try:
                 found = resolver.lookup(reference)
             except (Unresolvable, ValueError, TypeError, AttributeError) as error:
-                message = f"it refers to {str(reference)[:100]!r}, which is not in it"
+                message = f"it refers to {quoted(str(reference), 100)}, which is not in it"
                 raise SchemaUnusableError(message) from error
             below[id(node)].append(id(found.contents))
             referred.append((reference, found))
@@ -407,7 +407,7 @@ def _check_patterns(nodes: Iterable[JsonSchema]) -> None:
             try:
                 regex.compile(pattern)
             except Exception as error:  # its parser may raise anything on foreign text
-                reason = f"its pattern {pattern[:100]!r} cannot be read ({error})"
+                reason = f"its pattern {quoted(pattern, 100)} cannot be read ({error})"
                 raise SchemaUnusableError(reason[:_LONGEST_REASON]) from error
 
 

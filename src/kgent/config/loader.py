@@ -25,6 +25,7 @@ from agent_core.config.problems import problems_of
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text_file
 from agent_core.redaction.redactor import walk
+from agent_core.text import quoted
 from agent_core.text.json_text import JsonObject
 from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
 from kgent.config.models import (
@@ -341,7 +342,7 @@ class _YamlSource:
             _check_scalar(name_node, resolve)
             name = str(name_node.value)
             if name in seen:
-                raise _YamlFaultError(line, f"the key {name[:80]!r} is given twice")
+                raise _YamlFaultError(line, f"the key {quoted(name)} is given twice")
             seen.add(name)
             inner = f"{key}.{dotted_key([name])}" if key else dotted_key([name])
             self.lines[inner] = line

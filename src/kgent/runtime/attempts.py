@@ -23,7 +23,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor, read_bytes, read_text
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
-from agent_core.text import shortened
+from agent_core.text import quoted, shortened
 from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config
@@ -164,7 +164,7 @@ def answer(
         asked = next((one for one in state.requests if one.request_id == request_id), None)
         if asked is None:
             known = ", ".join(one.request_id for one in state.open_requests) or "none"
-            raise sandbox_error(f"{root} has no request {request_id[:80]!r}; open are: {known}")
+            raise sandbox_error(f"{root} has no request {quoted(request_id)}; open are: {known}")
         if asked.answer is not None:
             raise sandbox_error(f"{request_id} was answered before: {asked.answer}")
         _require(folder, "answered", (_S.waiting_for_user,))

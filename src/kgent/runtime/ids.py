@@ -5,6 +5,7 @@ import secrets
 from typing import NamedTuple, Self
 
 from agent_core.errors import ErrorCode
+from agent_core.text import quoted
 from agent_core.types import utc_now
 from kgent.errors import config_error
 from kgent.runtime.options import RunOptions
@@ -62,7 +63,7 @@ def _check_id(value: str | None, what: str) -> str | None:
     if value is None or _SAFE_ID.fullmatch(value):
         return value
     message = (
-        f"{value[:120]!r} is not a valid {what} id: up to 120 letters, digits, '_', '-' and '.',"
-        " beginning with a letter or digit"
+        f"{quoted(value, 120)} is not a valid {what} id: up to 120 letters, digits, '_', '-' and"
+        " '.', beginning with a letter or digit"
     )
     raise config_error(message, ErrorCode.VALIDATION_ERROR)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent_core.budgets.prices import Prices
+from agent_core.text import quoted
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config, set_parameters
 from kgent.engine.base import AgentEngine, AsyncAgentEngine, core_model, each_model
@@ -130,7 +131,7 @@ def _find_missing_means(config: KgentConfig) -> Iterator[str]:
 
 
 def _no_program(name: str) -> str:
-    return f"there is no program {name[:200]!r} in PATH; give its path, or another program"
+    return f"there is no program {quoted(name, 200)} in PATH; give its path, or another program"
 
 
 async def _lacks_price(config: KgentConfig) -> bool:
@@ -149,7 +150,7 @@ def _find_unreachable_servers(config: KgentConfig) -> Iterator[str]:
             yield f"tools.mcp: {server.name}: there is no folder {config.place(server.cwd)}"
         program = Path(server.command or "")
         if program.is_absolute() and not os.access(program, os.X_OK):
-            yield f"tools.mcp: {server.name}: there is no program {str(program)[:200]!r}"
+            yield f"tools.mcp: {server.name}: there is no program {quoted(str(program), 200)}"
 
 
 def _ignores_unknown_prices(config: KgentConfig) -> bool:

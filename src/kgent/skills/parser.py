@@ -7,7 +7,7 @@ from typing import Any, cast
 from agent_core.assets import FrontMatter, parse_front_matter
 from agent_core.errors import ErrorCode
 from agent_core.opening import HEAD_BYTES, read_text_file
-from agent_core.text import one_line
+from agent_core.text import one_line, quoted
 from agent_core.text.json_text import JsonObject
 from agent_core.tools.text import decode_text
 from kgent.errors import ErrorCategory, KgentError
@@ -36,7 +36,7 @@ def read_head(folder: Path) -> SkillHead:
     if not skill_id or not description:
         raise skill_error(file, "the front matter needs an id or a name, and a description")
     if not _ID.fullmatch(skill_id):
-        raise skill_error(file, f"the id {skill_id[:80]!r} is not valid: {_ID_RULE}")
+        raise skill_error(file, f"the id {quoted(skill_id)} is not valid: {_ID_RULE}")
     tags: Any = head.fields.get("tags") or ""
     if isinstance(tags, str):
         tags = [tag for tag in tags.split(",") if tag.strip()]

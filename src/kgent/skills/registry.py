@@ -6,6 +6,7 @@ from typing import Self
 
 from agent_core.errors import ErrorCode
 from agent_core.opening import MAX_TEXT_BYTES
+from agent_core.text import quoted
 from kgent.config.models import KgentConfig
 from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.loader import (
@@ -75,7 +76,7 @@ class SkillRegistry:
         head = heads.get(skill_id)
         if head is None:
             known = ", ".join(heads) or "none"
-            message = f"there is no skill {skill_id[:80]!r}; there are: {known}"
+            message = f"there is no skill {quoted(skill_id)}; there are: {known}"
             raise KgentError(ErrorCode.SKILL_NOT_FOUND, message, category=ErrorCategory.SKILL)
         summary, permissions = head
         folder = summary.path

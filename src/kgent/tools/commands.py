@@ -5,6 +5,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from agent_core.errors import ErrorCode
+from agent_core.text import quoted
 from agent_core.tools.code.command import run_command
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import PathPolicy
@@ -37,7 +38,7 @@ async def perform_command(arguments: RunProgram, call: ToolCallScope) -> ToolRes
     if program not in allowed:
         listed = ", ".join(allowed) or "none"
         reason = f"is not in tools.shell.allowed_commands; there are: {listed}"
-        refusal = denial(f"{program[:100]!r} {reason}")
+        refusal = denial(f"{quoted(program, 100)} {reason}")
         given = arguments.model_dump(mode="json")
         call.context.questions.admit(refusal, call_id=call.call_id, tool=call.name, arguments=given)
     home = str(call.paths.project / "workspace")

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from agent_core.errors import ErrorCode
+from agent_core.text import quoted
 from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, KgentError
@@ -104,7 +105,7 @@ def _check_scope(call: ToolCallScope, scope: str, *, may_be_empty: bool = False)
         return
     raise KgentError(
         ErrorCode.VALIDATION_ERROR,
-        f"the scope {scope[:80]!r} is not in memory.scopes; there are: {', '.join(allowed)}",
+        f"the scope {quoted(scope)} is not in memory.scopes; there are: {', '.join(allowed)}",
         category=ErrorCategory.MEMORY,
     )
 

@@ -12,6 +12,7 @@ from agent_core.text import (
     listed,
     nearest,
     plural,
+    quoted,
     short_line,
     shortened,
     without_code,
@@ -101,3 +102,20 @@ def _steps(text: str) -> int:
     finally:
         sys.setprofile(before)
     return called["call"]
+
+
+@together(
+    ("text", "shown"),
+    [
+        ("tea", "'tea'"),
+        ("it's", '"it\'s"'),
+        ("", "''"),
+        ("a\x1b[2Jb\nc", "'a\\x1b[2Jb\\nc'"),
+        ("a\u202eb\u3164c", "'a\\u202eb\\u3164c'"),
+        ("x" * 80, f"'{'x' * 80}'"),
+        ("x" * 81, f"'{'x' * 80}…'"),
+    ],
+)
+def test_what_was_typed_is_quoted_safely_and_visibly_cut(text: str, shown: str) -> None:
+    assert quoted(text) == shown
+    assert quoted("abc", 2) == "'ab…'"

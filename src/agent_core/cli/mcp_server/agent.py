@@ -60,6 +60,7 @@ from agent_core.loading import installed_version
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.answers import UnattendedError
 from agent_core.redaction import Redactor
+from agent_core.text import quoted
 from agent_core.text.json_text import JsonSchema, shown_json
 from agent_core.tools.schema import read_arguments
 from agent_core.types import (
@@ -154,7 +155,7 @@ class AgentServer:
             return await self._come_back(context, params)
         model = self._arguments.get(params.name)
         if model is None:
-            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name[:100]!r}")
+            raise MCPError(INVALID_PARAMS, f"there is no tool {quoted(params.name, 100)}")
         try:
             given = read_arguments(params.name, model, params.arguments or {})
             return await self._do(context, given)

@@ -21,6 +21,7 @@ from agent_core.storage.postgres.faults import explain, is_broken, is_passing
 from agent_core.storage.postgres.settings import SILENCE_S, Answering, connect
 from agent_core.storage.postgres.statements import PostgresRow
 from agent_core.storage.workspaces import snapshots_in_use
+from agent_core.text import quoted
 
 _LARGEST_IN_DATABASE = 512 << 20
 _BLOB = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -218,7 +219,7 @@ class PostgresBlobs:
             StorageError: `file_not_found`; the content is damaged, or cannot be read.
         """
         if not _BLOB(digest):
-            message = f"{digest[:80]!r} names no blob"
+            message = f"{quoted(digest)} names no blob"
             raise StorageError(ErrorCode.STORAGE_ERROR, message)
         return checked(self._contents.pieces(digest), digest)
 

@@ -25,6 +25,7 @@ from agent_core.storage.postgres.statements import (
 )
 from agent_core.storage.rows import columns_of, dumps, find, read, skip_unreadable, warn_once
 from agent_core.storage.sql import Connection, FoundRow, JobWriter
+from agent_core.text import quoted
 from agent_core.types import NewRun, RunRecord, RunStatus, SessionRecord
 from agent_core.types.lanes import HERE, Lane, lane_of_process
 
@@ -321,7 +322,7 @@ def read_lane(name: str) -> Lane | None:
     """Parse a lane; None if it belongs to one process, or cannot be read."""
     lane = Lane.parse(name)
     if lane is None and not name.startswith(HERE):
-        warn_once(f"no worker takes the jobs of {name[:200]!r}: that names no lane")
+        warn_once(f"no worker takes the jobs of {quoted(name, 200)}: that names no lane")
     return lane
 
 

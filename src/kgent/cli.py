@@ -354,6 +354,7 @@ def build_options(arguments: argparse.Namespace) -> "RunOptions":
     """Build the options that replace values of the profile."""
     from pydantic import ValidationError  # noqa: PLC0415 - one command
 
+    from agent_core.types.fields import fault_in_words  # noqa: PLC0415 - likewise
     from kgent.runtime.options import RunOptions  # noqa: PLC0415
 
     given = {name: getattr(arguments, name) for name in RunOptions.model_fields}
@@ -365,9 +366,8 @@ def build_options(arguments: argparse.Namespace) -> "RunOptions":
         return RunOptions.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        reason = problem["msg"].removeprefix("Value error, ")
-        raise UsageError(f"the options cannot be used: {where}: {reason}") from None
+        reason = fault_in_words(".".join(map(str, problem["loc"])), problem)
+        raise UsageError(f"the options cannot be used: {reason}") from None
 
 
 def _read_prompt(overrides: "CliOverrides") -> str:

@@ -448,8 +448,8 @@ async def test_accept_edits_asks_for_a_file_that_has_another_name(
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"session_id": ""}, "session_id '' is not valid"),
-        ({"agent": "no agent"}, "agent 'no agent' is not valid"),
+        ({"session_id": ""}, "session_id must "),
+        ({"agent": "no agent"}, "agent must "),
     ],
 )
 async def test_an_explanation_names_the_argument_that_is_not_valid(

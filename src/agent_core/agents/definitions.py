@@ -18,6 +18,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.opening import read_text_file
 from agent_core.tools.schema import json_path
 from agent_core.types import AgentDefinition, AgentSource
+from agent_core.types.fields import fault_in_words
 
 COMPACT_ID = "default_compact_agent"
 MAX_DEFINITION_BYTES = 262_144
@@ -198,8 +199,8 @@ def read_definition(path: Path) -> AgentDefinition:
         raw.decode()
         return _parse_definition(parse_front_matter(raw))
     except ValidationError as error:
-        wrong = error.errors(include_url=False, include_input=False)[0]
-        reason = f"{json_path(wrong['loc']).removeprefix('$.')}: {wrong['msg']}"
+        wrong = error.errors(include_url=False)[0]
+        reason = fault_in_words(json_path(wrong["loc"]).removeprefix("$."), wrong)
     except UnicodeDecodeError:
         reason = "it is not UTF-8"
     except (OSError, ValueError) as error:

@@ -23,6 +23,7 @@ from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, validation
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions, given_items
+from agent_core.types.fields import misfit
 from agent_core.types.lanes import PROTOCOL
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ class Worker:
             "drain_seconds": drain_seconds,
         }
         self._given = {name: value for name, value in given.items() if value is not None}
+        if self._given:
+            try:
+                RunWorkerConfig.model_validate(self._given)
+            except ValidationError as error:
+                raise misfit(error, RunWorkerConfig, self._given, owner="") from None
         self._metrics_port = metrics_port
         self._metrics_address = metrics_address
         self.metrics_url: str | None = None

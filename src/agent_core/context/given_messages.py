@@ -38,6 +38,7 @@ from agent_core.types import (
     is_cut_off,
 )
 from agent_core.types.content import text_in
+from agent_core.types.fields import fault_in_words
 
 Fields = Mapping[str, Any]
 
@@ -524,10 +525,10 @@ def _read_own(block: Fields) -> list[ContentBlock]:
     try:
         found = _own_blocks().validate_python(dict(block))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"][1:]))
-        kind = block.get("type")
-        raise _UnreadError(f"holds a {kind} that is not whole: {where}: {first['msg']}") from None
+        reason = fault_in_words(where, first)
+        raise _UnreadError(f"holds a {block.get('type')} that is not whole: {reason}") from None
     return [found]
 
 

@@ -37,6 +37,7 @@ from agent_core.types import (
     UserMessage,
     new_id,
 )
+from agent_core.types.fields import fault_in_words
 
 try:
     from ag_ui.core import (
@@ -112,9 +113,9 @@ def read_input(body: object) -> Asked:
     try:
         asked = RunAgentInput.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise validation_error(f"the body is not an AG-UI input: {where}: {first['msg']}") from None
+        first = error.errors(include_url=False)[0]
+        reason = fault_in_words(".".join(map(str, first["loc"])), first)
+        raise validation_error(f"the body is not an AG-UI input: {reason}") from None
     answers = [_read_answer(entry) for entry in asked.resume or ()]
     messages = list(asked.messages)
     last = messages[-1] if messages else None

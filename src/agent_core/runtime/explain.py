@@ -21,6 +21,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolPermission,
 )
+from agent_core.types.fields import fault_in_words
 
 _NONE = "explanation"
 _WRITES = "code.write_file"
@@ -66,8 +67,7 @@ async def explain_call(
     except ValidationError as error:
         wrong = error.errors()[0]
         named = "agent" if wrong["loc"] == ("agent_definition_id",) else wrong["loc"][0]
-        message = f"{named} {wrong['input']!r:.80} is not valid: {wrong['msg']}"
-        raise ArgumentError(message, str(named)) from None
+        raise ArgumentError(fault_in_words(str(named), wrong), str(named)) from None
     call = ToolCall(tool_call_id=_NONE, name=tool_name, arguments=dict(arguments))
     if tool_name in BUILT_IN_TOOLS:
         reads, access, failure = ToolPermission.READONLY, Access(), None

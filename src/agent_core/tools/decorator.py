@@ -24,6 +24,7 @@ from agent_core.tools.signatures import (
     read_parameters,
 )
 from agent_core.types import ToolDefinition, ToolPermission
+from agent_core.types.fields import fault_in_words
 
 _SHOWN = 100
 P = ParamSpec("P")
@@ -148,15 +149,13 @@ def tool(
                 }
             )
         except (UnfitError, ValueError) as error:
-            reason = str(error)
+            reason, argument = str(error), "function"
             if isinstance(error, ValidationError):
-                first = error.errors(include_url=False, include_context=False)[0]
-                place = ".".join(map(str, first["loc"]))
-                reason = (
-                    f"its {place} {str(first['input'])[:_SHOWN]!r} does not fit: {first['msg']}"
-                )
+                first = error.errors(include_url=False)[0]
+                argument = str(first["loc"][0])
+                reason = fault_in_words(f"its {'.'.join(map(str, first['loc']))}", first)
             message = f"{own_name}() cannot be a tool: {reason}"
-            raise ArgumentError(message, "function") from error
+            raise ArgumentError(message, argument) from error
 
         async def plan(arguments: Json, context: ToolContext) -> Action:
             filled = {

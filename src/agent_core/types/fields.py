@@ -88,6 +88,11 @@ def misfit(
     return ArgumentError(message, name)
 
 
+def fault_in_words(subject: str, fault: "ErrorDetails") -> str:
+    """Return one fault that pydantic has found as a sentence about its subject."""
+    return _sentence(subject, [fault])
+
+
 def _sentence(subject: str, faults: "Sequence[ErrorDetails]") -> str:
     """Return what is wrong with a value, which all alternatives of its type refuse."""
     first = faults[0]

@@ -28,6 +28,7 @@ from agent_core.redaction.redactor import walk
 from agent_core.text import quoted
 from agent_core.text.json_text import JsonObject
 from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
+from agent_core.types.fields import fault_in_words
 from kgent.config.models import (
     DeliverableSpec,
     InputSpec,
@@ -168,7 +169,7 @@ def _change_limits(runtime: RuntimeConfig, options: RunOptions) -> RuntimeConfig
     try:
         return RuntimeConfig.model_validate({**runtime.model_dump(), **given}) if given else runtime
     except ValidationError as error:
-        said = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
+        said = "; ".join(fault_in_words(str(item["loc"][0]), item) for item in error.errors())
         message = f"the options cannot be used: {said}"
         raise config_error(message, ErrorCode.VALIDATION_ERROR) from None
 

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from isolation import REAL_HOME, Guard, Home, redirect_home, run_folder
+from isolation import REAL_HOME, Guard, Home, program_file, redirect_home, run_folder
 
 ROOT = Path(__file__).parents[3]
 pytest_plugins = ["pytester"]
@@ -85,7 +86,7 @@ def test_o10_a_run_that_touches_the_home_fails_though_its_tests_passed(
         "    (Path.home() / '.soong-agent' / 'stray').mkdir(parents=True)\n",
         encoding="utf-8",
     )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-pno:cacheprovider", "-pno:schemathesis")
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*changed outside the suite's own folder*", "*stray"])
@@ -109,27 +110,38 @@ def test_a_run_that_is_killed_leaves_no_program_behind(
             os.kill(os.getpid(), signal.SIGKILL)
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-pno:cacheprovider", "-pno:schemathesis")
     assert result.ret == -signal.SIGKILL
     program = Path("/proc", (pytester.path / "pid").read_text("ascii").strip())
     while program.exists() and b"sleep" in (program / "cmdline").read_bytes():
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="workers are copies on Linux alone")
-def test_workers_take_over_the_tests_that_one_process_has_collected(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(pytester.path))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
-    missing = "import pytest\npytest.importorskip('no_such_module_anywhere')\n"
-    tests = pytester.mkdir("tests")
-    for name, text in {
-        "conftest.py": (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"),
-        "test_here.py": "print(file=open('imports', 'a'))\n\ndef test_something(): pass\n",
-        "test_missing.py": missing,
-    }.items():
-        (tests / name).write_text(text, encoding="utf-8")
-    result = pytester.runpytest_subprocess("--import-mode=importlib", "-n", "2", "tests")
-    result.assert_outcomes(passed=1, skipped=1)
-    assert (pytester.path / "imports").read_text(encoding="utf-8") == "\n"
+TAKEN_OVER = """
+import pytest, collected
+plain = ["-pno:cacheprovider", "-pno:schemathesis", "-pno:xdist", "--import-mode=importlib"]
+tests = collected.Collecting()
+pytest.main([*plain, "--collect-only", "-q"], plugins=[tests])
+collected.hand_over(tests.session, tests.skipped)
+print("=== taken over")
+pytest.main([*plain, "-q"])
+"""
+
+
+def test_workers_take_over_the_tests_that_one_process_has_collected(tmp_path: Path) -> None:
+    (tmp_path / "test_here.py").write_text(
+        "print(file=open('imports', 'a'))\n\ndef test_something(tmp_path): pass\n", "utf-8"
+    )
+    (tmp_path / "test_missing.py").write_text(
+        "import pytest\npytest.importorskip('no_such_module_anywhere')\n", "utf-8"
+    )
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, program_file(TAKEN_OVER)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "1 passed, 1 skipped" in done.stdout.partition("=== taken over")[2]
+    assert (tmp_path / "imports").read_text("utf-8") == "\n", "it was imported again"

@@ -24,6 +24,7 @@ def blocks(language: str) -> list[str]:
 def test_the_example_passes(tmp_path: Path) -> None:
     (tmp_path / EXAMPLE.name).write_text(EXAMPLE.read_text("utf-8"), encoding="utf-8")
     settings = ["-o", "asyncio_default_fixture_loop_scope=function", "--asyncio-mode=auto"]
+    settings += ["-pno:schemathesis", "-pno:hypothesispytest", "-pno:xdist"]  # slow to load
     done = subprocess.run(  # noqa: S603 - this interpreter, and our own example
         [sys.executable, "-W", "error", "-m", "pytest", "-q", *settings, str(tmp_path)],
         cwd=tmp_path,

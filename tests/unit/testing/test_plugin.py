@@ -84,7 +84,8 @@ def test_options_are_given(agent_runtime: ScriptedRuntime, tmp_path: Path) -> No
 '''
 
 
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:xdist")
+_UNNEEDED = ("cacheprovider", "hypothesispytest", "schemathesis", "xdist")
+WITHOUT = tuple(f"-pno:{name}" for name in _UNNEEDED)
 """Plugins that change nothing here, and take longer to load than all others."""
 
 

@@ -159,8 +159,8 @@ async def outcomes(base: Path) -> list[tuple[str, list[tuple[Line, list[str], st
 HEAD = """\
 # Everyday commands
 
-This page shows the decisions on {count} command lines of everyday work, without rules and earlier
-answers. `python tests/corpus/everyday.py` writes it from
+This page shows the decisions about {count} everyday command lines, without rules and earlier
+answers. `python tests/corpus/everyday.py` generates it from
 [`everyday.toml`](../tests/corpus/everyday.toml), with the real settings, tool and guard; a test
 compares both. The rules behind it are in [permissions](permissions.md).
 
@@ -173,9 +173,9 @@ compares both. The rules behind it are in [permissions](permissions.md).
 
 The columns are the modes of the [sandbox](sandbox.md); "readers" is `off` with `[permissions]
 readers = "allow"`, or after the answer `r` to a first question. `auto` and `required` are shown
-with `ask_inside = false` on a system that can enforce all of it; with the default, `true`, they ask
-like `off`. The project has a `.env`, a virtual environment, hooks, and usual settings of git.
-Commands that need the network are called with it, which asks in a sandbox.
+with `ask_inside = false` on a system that can enforce every rule; with the default, `true`, they
+ask like `off`. The project has a `.env`, a virtual environment, hooks, and usual settings of git.
+Commands that need the network request it, which asks in a sandbox.
 """
 
 

@@ -42,7 +42,7 @@ from agent_core.tools.base import (
     ToolReturn,
     View,
 )
-from agent_core.tools.registry import model_definition, model_tool
+from agent_core.tools.registry import model_definition, model_tool, packaged_tool
 from agent_core.tools.toolsets import Toolset
 from agent_core.types import (
     MODEL_KEY,
@@ -226,33 +226,33 @@ class ChildSpawner:
         wanted = self._deps.starting
         if self._depth > 0:  # a child starts only agents of its own
             wanted = [name for name in wanted if name == "create_sub_agent" and self._agents]
-        if not wanted:
-            return []
-        # Their schemas are loaded only for runs that have these tools.
-        from agent_core.agents.assignments import (  # noqa: PLC0415
+        tools: list[Tool] = []
+        for name in wanted:
+            make = partial(self.make_tool, name)
+            tool = make() if self._is_limited else packaged_tool(f"agent.{name}", make)
+            if name == "create_sub_agent" and self._agents:
+                from agent_core.agents.agent_values import with_listed  # noqa: PLC0415
+
+                tool = with_listed(tool, self._agents.values())
+            tools.append(tool)
+        return tools
+
+    def make_tool(self, name: str) -> Tool:
+        """Make one of the tools that start agents; its name is without the `agent.` in front."""
+        from agent_core.agents.assignments import (  # noqa: PLC0415 - for calls, and with a budget
             ForkAssignment,
             ListDefinitions,
             SubAssignment,
             with_budget,
         )
 
-        sub = with_budget(SubAssignment) if self._is_limited else SubAssignment
-        fork = with_budget(ForkAssignment) if self._is_limited else ForkAssignment
-        starts, reads = Concurrency.AGENT, Concurrency.READ
-        tools: list[Tool] = []
-        for name in wanted:
-            if name == "create_sub_agent":
-                tool = build_agent_tool(name, sub, self.create, starts)
-                if self._agents:
-                    from agent_core.agents.agent_values import with_listed  # noqa: PLC0415
-
-                    tool = with_listed(tool, self._agents.values())
-                tools.append(tool)
-            elif name == "fork_agent":
-                tools.append(build_agent_tool(name, fork, self.fork, starts))
-            else:
-                tools.append(build_agent_tool(name, ListDefinitions, self.list_definitions, reads))
-        return tools
+        if name == "create_sub_agent":
+            sub = with_budget(SubAssignment) if self._is_limited else SubAssignment
+            return build_agent_tool(name, sub, self.create, Concurrency.AGENT)
+        if name == "fork_agent":
+            fork = with_budget(ForkAssignment) if self._is_limited else ForkAssignment
+            return build_agent_tool(name, fork, self.fork, Concurrency.AGENT)
+        return build_agent_tool(name, ListDefinitions, self.list_definitions, Concurrency.READ)
 
     async def create(self, assignment: "SubAssignment", context: ToolContext) -> ToolReturn:
         """Run a sub agent: its conversation begins with its task."""

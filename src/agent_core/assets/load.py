@@ -102,6 +102,7 @@ def load_asset(asset_id: str) -> Asset:
 def load_schemas() -> dict[str, JsonObject]:
     """Return the schemas of built-in tools by the full name of the type of their arguments.
 
+    Tools that most runs have are described too, by their names: their modules are loaded for calls.
     `make reference` writes them; to build the types and their schemas takes a tenth of a start.
     """
     return json.loads(read_text(Path(__file__).parent / "tool_schemas.json"))

@@ -27,7 +27,7 @@ from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import nearest, shorten_name, shown_id
 from agent_core.tools.base import Tool
-from agent_core.tools.code import code_tools, maker_of
+from agent_core.tools.code import code_tool, code_tools
 from agent_core.tools.deps import check_deps
 from agent_core.tools.registry import (
     TakenNames,
@@ -110,14 +110,12 @@ class Toolboxes:
         self._disabled: dict[str, bool] = {}
         # Tool schemas are a twentieth of the start-up time: none is built for a disabled tool.
         wanted = [name for name in CODE_TOOLS if not self.is_disabled(name)]
-        self._code = {name: maker_of(name)(self._workspace) for name in wanted}
+        self._code = {name: code_tool(name, self._workspace) for name in wanted}
         if tools.web.enabled and not self.is_disabled(WEB_FETCH):
             self._code[WEB_FETCH] = _web_fetch(setup)
         self._plan_template: list[Tool] = []
         if not self.is_disabled(PLAN_TEMPLATE):
             self._plan_template = [plan_template_tool(setup.plans_dir, setup.project)]
-        # It notes the instruction files that its run has read.
-        self._make_reader = maker_of(_READ_FILE) if _READ_FILE in self._code else None
 
     def check_names(self) -> None:
         """Check that no tool of the caller hides another tool.
@@ -252,8 +250,8 @@ class Toolboxes:
             built_in.append(load_skill_tool(skills, spec.view))
         built_in += [*self._plan_template, *spec.tools]
         code = dict(self._code)
-        if self._make_reader is not None:
-            code[_READ_FILE] = self._make_reader(workspace)
+        if _READ_FILE in code:  # it notes the instruction files that its run has read
+            code[_READ_FILE] = code_tool(_READ_FILE, workspace)
         programs = self._of_programs(spec.options)
         own = [*code.values(), *built_in, *self._declared, *programs]
         # `tools` restricts everything in a user's run, and the working tools of children and

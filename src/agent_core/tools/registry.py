@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import orjson
 
+from agent_core.assets import load_schemas
 from agent_core.callbacks import callback_problem
 from agent_core.errors import ArgumentError, ErrorCode, ToolError
 from agent_core.text import shorten_name, shortened
@@ -127,6 +128,41 @@ def model_tool(
         is_side_effect_free=is_side_effect_free,
         kind=kind,
     )
+
+
+def packaged_tool(key: str, make: Callable[[], Tool]) -> Tool:
+    """Return a built-in tool as the package describes it; what does its work is made when called.
+
+    Args:
+        key: of its description in the package's file of schemas.
+        make: makes the tool itself, before its first call.
+    """
+    definition, facts = _packaged(key)
+    made = cache(make)
+
+    def parse(arguments: Mapping[str, Any]) -> object:
+        return made().parse(arguments)
+
+    async def prepare(arguments: object, context: ToolContext) -> Action:
+        return await made().prepare(arguments, context)
+
+    return Tool(definition, parse, prepare, **facts)
+
+
+@cache
+def _packaged(key: str) -> tuple[ToolDefinition, Mapping[str, Any]]:
+    """Return one definition object for all runs, and the other fields of the tool."""
+    schemas = load_schemas()
+    facts = cast("dict[str, Any]", {**schemas[key]})
+    definition = ToolDefinition.of_checked(
+        name=key.partition(" ")[0],
+        description=facts.pop("description"),
+        input_schema=schemas[facts.pop("arguments")],
+        permission=ToolPermission(facts.pop("permission")),
+        tags=set(facts.pop("tags")),
+        metadata={},
+    )
+    return definition, facts | {"concurrency": Concurrency(facts["concurrency"])}
 
 
 def model_definition(

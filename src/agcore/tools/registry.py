@@ -119,7 +119,7 @@ def make_tool(given: object) -> AnyTool:
     """Return a tool unchanged; build one from a function, or from a definition with its handler.
 
     Raises:
-        ConfigError: `validation_error`; it is not a tool, or a model cannot call it.
+        ArgumentError: it is not a tool, or a model cannot call it.
     """
     match given:
         case BaseTool() | Tool():
@@ -186,7 +186,7 @@ class ToolRegistry:
         session_id: the session that the context of a call names.
 
     Raises:
-        ConfigError: `validation_error`; the session id is empty, or the time limit is not above 0.
+        ArgumentError: the session id is empty, or the time limit is not above 0.
     """
 
     def __init__(
@@ -479,7 +479,7 @@ def _checked_timeout(timeout_s: float) -> float:
     """Return a time limit, if calls can end within it.
 
     Raises:
-        ConfigError: `validation_error`; it is 0, negative or NaN.
+        ArgumentError: it is 0, negative or NaN.
     """
     if timeout_s > 0:
         return timeout_s

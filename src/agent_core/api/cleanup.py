@@ -77,7 +77,7 @@ class CleanupMethods(RuntimeMethods):
             max_bytes: delete the oldest until the rest fits.
 
         Raises:
-            AgentCoreError: `validation_error`: `older_than` is naive, `max_bytes` negative.
+            ArgumentError: `older_than` is naive, `max_bytes` negative.
         """
         services = await self._changeable(is_dry=dry_run)
         return await services.artifacts.cleanup(
@@ -137,7 +137,7 @@ class CleanupMethods(RuntimeMethods):
             dry_run: only report what would be deleted.
 
         Raises:
-            AgentCoreError: `validation_error`: both `older_than` and `session_ids` are given, or
+            ArgumentError: both `older_than` and `session_ids` are given, or
                 neither is,
                 the time has no zone, or a number is negative.
         """
@@ -178,7 +178,7 @@ class CleanupMethods(RuntimeMethods):
 
         Raises:
             ConfigError: there is no such project.
-            AgentCoreError: `validation_error`: `older_than` is naive.
+            ArgumentError: `older_than` is naive.
         """
         services = await self._changeable(is_dry=dry_run)
         return await services.project.cleanup_tasks(

@@ -648,7 +648,7 @@ def user_draft(message: object) -> Draft:
     """Return the draft of a message from a caller.
 
     Raises:
-        AgentCoreError: `validation_error`: it is empty, or has content that no user sends.
+        ArgumentError: it is empty, or has content that no user sends.
     """
     match message:
         case str():

@@ -54,7 +54,7 @@ class HistoryMethods(RuntimeMethods):
                 message.
 
         Raises:
-            AgentCoreError: `validation_error`: a message cannot be read (`details.index`), or the
+            ArgumentError: a message cannot be read (`details.index`), or the
                 id is malformed; `file_not_found`.
             StorageError: `validation_error`: there is a session with this id.
         """
@@ -121,7 +121,7 @@ class HistoryMethods(RuntimeMethods):
             tenant: only sessions of this tenant, for a runtime that is bound to none.
 
         Raises:
-            AgentCoreError: `validation_error`: the query has no words, or too many.
+            ArgumentError: the query has no words, or too many.
         """
         sessions = (await self._reading(tenant)).sessions
         folder = await asyncio.to_thread(project_folder, project)
@@ -150,7 +150,7 @@ class HistoryMethods(RuntimeMethods):
             tenant: only sessions of this tenant, for a runtime that is bound to none.
 
         Raises:
-            AgentCoreError: `validation_error`: `since` has no time zone.
+            ArgumentError: `since` has no time zone.
         """
         from agent_core.types import CostUnit  # noqa: PLC0415 - for few programs
 
@@ -195,7 +195,7 @@ class HistoryMethods(RuntimeMethods):
 
         Raises:
             StorageError: `session_not_found`.
-            AgentCoreError: `validation_error`: the title has no words.
+            ArgumentError: the title has no words.
         """
         return await (await self._home.services()).sessions.rename(session_id, title)
 
@@ -363,6 +363,10 @@ class HistoryMethods(RuntimeMethods):
         `redo` returns to the state just before, until the next message, and `switch_node` always
         does. Two simultaneous calls undo two messages.
 
+        Args:
+            session_id: the session.
+            force: replace files that others have changed since the last snapshot.
+
         Raises:
             StorageError: `session_not_found`; `session_active` while a run of any session works in
                 this project, or if a message is sent to the session meanwhile; `path_conflict`:
@@ -375,6 +379,10 @@ class HistoryMethods(RuntimeMethods):
 
     async def redo(self, session_id: str, force: bool = False) -> "SwitchResult":
         """Return to the state just before the last `undo`, including files.
+
+        Args:
+            session_id: the session.
+            force: replace files that others have changed since the last snapshot.
 
         Raises:
             StorageError: as for `undo`.

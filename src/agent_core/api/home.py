@@ -369,7 +369,7 @@ class RuntimeMethods:
         """Return the services that read the sessions of a tenant; None leaves that to the runtime.
 
         Raises:
-            AgentCoreError: `validation_error`: the runtime is bound to another tenant.
+            ArgumentError: the runtime is bound to another tenant.
             ConfigError: the name is invalid, or the database has no tenants.
         """
         services = await self._home.services()
@@ -397,7 +397,7 @@ def require_text(what: str, name: str | None) -> None:
     """Check an optional text that a program has passed, such as an id.
 
     Raises:
-        AgentCoreError: `validation_error`: it is no text, or empty.
+        ArgumentError: it is no text, or empty.
     """
     argument = what.replace(" ", "_")
     if name is None:

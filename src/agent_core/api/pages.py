@@ -107,7 +107,7 @@ class Pages:
         """Find messages, tool calls and results with every word, as `search_sessions` does.
 
         Raises:
-            AgentCoreError: `validation_error`, also if the query has no words, or too many.
+            ArgumentError: an argument is invalid, also if the query has no words, or too many.
         """
         most, (before,) = _checked(limit), _numbers("matches", cursor, 1)
         services = await self._reading(tenant)
@@ -192,7 +192,7 @@ class Pages:
             tenant: as for every list.
 
         Raises:
-            AgentCoreError: `validation_error`, also if `since` has no time zone.
+            ArgumentError: an argument is invalid, also if `since` has no time zone.
         """
         from agent_core.storage.costs import place_costs  # noqa: PLC0415 - for few programs
         from agent_core.storage.rows import storable  # noqa: PLC0415
@@ -311,7 +311,7 @@ def _places(name: str, cursor: str) -> list[Any]:
     """Return the contents of a cursor of this list.
 
     Raises:
-        AgentCoreError: `validation_error`: it is no cursor of this list.
+        ArgumentError: it is no cursor of this list.
     """
     try:
         padded = cursor + "=" * (-len(cursor) % 4)

@@ -150,7 +150,7 @@ class RunMethods(RuntimeMethods):
                 `queue_timeout_s` requires `here`, and `queue` excludes it.
 
         Raises:
-            AgentCoreError: `validation_error`: the message is empty, or the message, the session
+            ArgumentError: the message is empty, or the message, the session
                 id, the mode or an option (which is named) is invalid; or an option prevents
                 another process from executing the run.
             ConfigError: the configuration cannot be used for such a run; nothing is stored.
@@ -259,7 +259,7 @@ class RunMethods(RuntimeMethods):
             move_session: as for `start`.
             events: collect the events of the run, as `RunHandle.events` yields them.
             options: as for `start`.
-            fields: the same as for `start`.
+            fields: the options of this run, as for `start`; `RunOptions` describes each.
 
         Raises:
             RunError: the run failed or was cancelled; `result` is its partial result.
@@ -368,7 +368,7 @@ class RunMethods(RuntimeMethods):
 
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
-            AgentCoreError: `validation_error`: `after` is not an event number.
+            ArgumentError: `after` is not an event number.
         """
         _require_event_number(after)
         services = await self._home.services()
@@ -391,7 +391,7 @@ class RunMethods(RuntimeMethods):
 
         Raises:
             StorageError: `run_not_found`.
-            AgentCoreError: `validation_error`: `after` is not an event number.
+            ArgumentError: `after` is not an event number.
         """
         _require_event_number(after)
         await (await self._reading(tenant)).sessions.stored_run(run_id)
@@ -405,7 +405,7 @@ class RunMethods(RuntimeMethods):
         ended stay until `RunHandle.take_back` removes them: send them again, or drop them.
 
         Raises:
-            AgentCoreError: `validation_error`: the id is malformed.
+            ArgumentError: the id is malformed.
         """
         services = await self._home.services()
         return await services.runs.waiting_messages(checked_session_id(session_id))
@@ -424,7 +424,7 @@ class RunMethods(RuntimeMethods):
             move_session: continue a session of another folder in this one.
 
         Raises:
-            AgentCoreError: `validation_error`: the session id is malformed, or the instructions say
+            ArgumentError: the session id is malformed, or the instructions say
                 nothing.
             StorageError: `session_not_found`; `session_active`: another process has the session;
                 `session_elsewhere`: it works in another folder, and `move_session` is not set.
@@ -630,7 +630,7 @@ class RunMethods(RuntimeMethods):
             permission_mode: the mode of the run that would make the call.
 
         Raises:
-            AgentCoreError: `validation_error`: the session id, the agent or the mode is not valid.
+            ArgumentError: the session id, the agent or the mode is not valid.
             ToolError: there is no such tool, its arguments are invalid, or there is no program of
                 that name.
         """
@@ -659,7 +659,7 @@ class RunMethods(RuntimeMethods):
         """Remove one grant, or all grants of a session, and return how many were removed.
 
         Raises:
-            AgentCoreError: `validation_error`: the id is empty.
+            ArgumentError: the id is empty.
         """
         require_text("id of the grant or session", grant_or_session_id)
         return await (await self._home.services()).project.gate.forget(grant_or_session_id)

@@ -64,7 +64,8 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
         home_dir: the home directory; default `$SOONG_AGENT_HOME`, or `~/.soong-agent`.
         persist: False keeps sessions, artifacts and Task logs in memory, and writes nothing.
         read_only: True reads what is stored and changes nothing, so that it also works on a backup.
-        session_db_path: a database to use instead of the configured one.
+        session_db_path: the SQLite file of the sessions, instead of the configured one; created
+            when needed.
         database_url: `postgresql://user:password@host/database`, a database for several machines,
             instead of a file and of `[store] url_env`. Needs the extra `postgres`.
         tenant: only sessions of this tenant are visible and can be started; None: all.
@@ -90,6 +91,10 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
         telemetry: where spans and metrics are exported. Default: the tracer provider that the
             program has set for the whole process, otherwise the `OTEL_*` variables, if set;
             False: nowhere.
+
+    Raises:
+        ArgumentError: an argument cannot be used, or not together with another one; nothing was
+            read. What has to be looked up is checked by the first call, or by `async with`.
     """
 
     def __init__(
@@ -272,7 +277,7 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
             memory: the default of the option `memory` for runs of this object.
 
         Raises:
-            AgentCoreError: `validation_error`: the session id or `memory` is malformed.
+            ArgumentError: the session id or `memory` is malformed.
         """
         from agent_core.api.session import Session  # noqa: PLC0415 - the command line has none
 
@@ -359,7 +364,7 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
         """Add a tool: one made with `@tool`, or a definition and its handler.
 
         Raises:
-            ConfigError: `validation_error`: the name is taken, or there is no handler.
+            ArgumentError: the name is taken, or there is no handler.
         """
         from agent_core.tools.base import Tool  # noqa: PLC0415 - loaded by now
 

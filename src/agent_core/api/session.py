@@ -86,9 +86,13 @@ class SessionRuntime(Protocol):
 
 @checks_arguments(but=("start", "run", "run_sync"))
 class Session:
-    """One conversation. Exiting the context waits for its runs; exiting with an error cancels them.
+    """One conversation, as `runtime.session("id")` returns it.
 
-    The conversation stays stored, and another `Session` with the same id continues it.
+        async with runtime.session("customer-7") as session:
+            print((await session.run("Hello!")).text)
+
+    Exiting the context waits for its runs; exiting with an error cancels them. The conversation
+    stays stored, and another `Session` with the same id continues it.
 
     Args:
         runtime: runs the conversation, and keeps it.
@@ -182,7 +186,17 @@ class Session:
         options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunHandle[Any]:
-        """Start a run in this session, like `AgentRuntime.start`."""
+        """Start a run in this session, like `AgentRuntime.start`.
+
+        Args:
+            message: the user's message.
+            mode: `normal`, or `orchestrator` to dispatch workers.
+            options: the options of this run.
+            fields: the options of this run as keywords; `RunOptions` describes each.
+
+        Raises:
+            ArgumentError, ConfigError, StorageError: as for `AgentRuntime.start`.
+        """
         fields |= self._default_memory(options, fields)
         self._handles = [each for each in self._handles if not each.status.is_terminal]
         handle = await self._runtime.start(
@@ -248,7 +262,19 @@ class Session:
         options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunResult[Any]:
-        """Run in this session, like `AgentRuntime.run`."""
+        """Run in this session and wait for the result, like `AgentRuntime.run`.
+
+        Args:
+            message: the user's message.
+            mode: `normal`, or `orchestrator` to dispatch workers.
+            events: collect the events of the run in the result.
+            options: the options of this run.
+            fields: the options of this run as keywords; `RunOptions` describes each.
+
+        Raises:
+            RunError: the run failed or was cancelled; `result` is its partial result.
+            ArgumentError, ConfigError, StorageError: as for `AgentRuntime.start`.
+        """
         if not isinstance(events, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
             raise not_a_flag("events", events)
         handle = await self.start(message, mode=mode, options=options, **fields)
@@ -405,7 +431,11 @@ class Session:
         options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunResult[Any]:
-        """Run in this session, like `AgentRuntime.run_sync`; the session need not be entered."""
+        """Run like `run`, in threads without an event loop; the session need not be entered.
+
+        Raises:
+            RunError, AgentCoreError: as for `AgentRuntime.run_sync`.
+        """
         fields |= self._default_memory(options, fields)
         return self._runtime.run_sync(
             message, self._session_id, mode, events=events, options=options, **fields
@@ -421,6 +451,10 @@ class Session:
         self, from_seq: int | None = None, to_seq: int | None = None
     ) -> "ReplayResult":
         """Return the timeline of this session, like `AgentRuntime.replay_session`.
+
+        Args:
+            from_seq: the first event; None begins with the first one.
+            to_seq: the last event; None ends with the last one.
 
         Raises:
             StorageError: `session_not_found`.
@@ -452,7 +486,7 @@ class Session:
 
         Raises:
             StorageError: `session_not_found`; an image of it cannot be read.
-            AgentCoreError: `validation_error`: there is no such format.
+            ArgumentError: there is no such format.
         """
         conversations = (await self._home.services()).sessions.conversations
         return await conversations.messages(self._session_id, format)
@@ -482,16 +516,24 @@ class Session:
     async def undo(self, *, force: bool = False) -> "SwitchResult":
         """Revert the last message of this session, like `AgentRuntime.undo`.
 
+        Args:
+            force: replace files that others have changed since the last snapshot.
+
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
+            AgentCoreError: `validation_error`: there is nothing to undo.
         """
         return await self._runtime.undo(self._session_id, force=force)
 
     async def redo(self, *, force: bool = False) -> "SwitchResult":
         """Reverse the last undo in this session, like `AgentRuntime.redo`.
 
+        Args:
+            force: replace files that others have changed since the last snapshot.
+
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
+            AgentCoreError: `validation_error`: there is nothing to redo.
         """
         return await self._runtime.redo(self._session_id, force=force)
 
@@ -507,6 +549,11 @@ class Session:
         self, node_id: str, *, restore_files: bool = False, force: bool = False
     ) -> "SwitchResult":
         """Continue this session from a node, like `AgentRuntime.switch_node`.
+
+        Args:
+            node_id: a user message, or a complete answer to one.
+            restore_files: also restore the files of the project as they were there.
+            force: replace files that others have changed since the last snapshot.
 
         Raises:
             StorageError: `node_not_found`, `session_active`, `path_conflict`.

@@ -208,7 +208,7 @@ class RunOptions(Generic[OutputT]):
         """Return the required form of the answer; None for plain text.
 
         Raises:
-            AgentCoreError: `validation_error`; `output_type` has no form in JSON Schema.
+            ArgumentError: `output_type` has no form in JSON Schema.
         """
         if self.output_type is None or self.output_type is str:
             return None
@@ -409,6 +409,9 @@ class Agent(Generic[OutputT]):
         guards, extensions: as for a run, beside those of the run that starts it.
         agents: agents that it may start itself, down to `[agents] max_depth`.
         handoffs: agents that it may hand the conversation to, if it leads the run.
+
+    Raises:
+        ArgumentError: a field cannot be used; `details["option"]` names it.
     """
 
     name: str
@@ -508,7 +511,7 @@ class Agent(Generic[OutputT]):
         """Check the agent.
 
         Raises:
-            AgentCoreError: `validation_error`, which names the field.
+            ArgumentError: names the field.
         """
         if not isinstance(self.name, str) or not re.fullmatch(_NAME, self.name):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
             reason = f"of an agent is 1 to 64 letters, digits, _ and -, not {self.name!r}"
@@ -549,7 +552,7 @@ class Agent(Generic[OutputT]):
             description: tells the calling model about it; by default the agent's.
 
         Raises:
-            ConfigError: `validation_error`; a tool cannot have that name.
+            ArgumentError: a tool cannot have that name.
         """
         from agent_core.tools.decorator import tool  # noqa: PLC0415 - few agents are tools
 
@@ -591,7 +594,7 @@ def checked_agents(option: str, given: object) -> list[Agent[Any]]:
     """Return agents as values of the engine.
 
     Raises:
-        AgentCoreError: `validation_error`: one is something else, or two have the same name.
+        ArgumentError: one is something else, or two have the same name.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise malformed_option(option, f"must be a list of agents, not {kind_of(given)}")
@@ -608,7 +611,7 @@ def checked_agent(option: str, given: object) -> Agent[Any]:
     """Return an agent as a value of the engine.
 
     Raises:
-        AgentCoreError: `validation_error`: it is something else.
+        ArgumentError: it is something else.
     """
     if not isinstance(given, type) and hasattr(type(given), "engine_agent"):
         return cast("AnyAgent[Any]", given).engine_agent
@@ -620,7 +623,7 @@ def with_checked_agents(options: RunOptions[Any]) -> RunOptions[Any]:
     """Return options with their agents as values of the engine.
 
     Raises:
-        AgentCoreError: `validation_error`: one is something else.
+        ArgumentError: one is something else.
     """
     agent = options.agent
     if agent is not None and not isinstance(agent, str):
@@ -639,9 +642,9 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     Functions among `tools` are converted to tools.
 
     Raises:
-        AgentCoreError: `validation_error`, which names the field: it is unknown, given twice, or
+        ArgumentError: names the field: it is unknown, given twice, or
             invalid.
-        ConfigError: `validation_error`: a function cannot be a tool.
+        ArgumentError: a function cannot be a tool.
     """
     if options is None:
         options = NO_OPTIONS
@@ -680,7 +683,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     """Return the part of the options that is stored with the run.
 
     Raises:
-        AgentCoreError: `validation_error`: a field is invalid; the error names it.
+        ArgumentError: a field is invalid; the error names it.
     """
     tools = None if options.tools is None else listed("tools", options.tools)
     if callable(options.instructions) and (

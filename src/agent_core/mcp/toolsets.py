@@ -51,7 +51,7 @@ class McpStdio(McpToolset):
         filter: selects its tools, by their own names or by their definitions.
 
     Raises:
-        ConfigError: `validation_error`, which names the argument.
+        ArgumentError: names the argument.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class McpHttp(McpToolset):
         filter: selects its tools, by their own names or by their definitions.
 
     Raises:
-        ConfigError: `validation_error`, which names the argument.
+        ArgumentError: names the argument.
     """
 
     def __init__(

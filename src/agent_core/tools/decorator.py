@@ -123,7 +123,7 @@ def tool(
         ends_run: a call that succeeds ends the run, with its result as the answer.
 
     Raises:
-        ConfigError: `validation_error`; it is a generator, a parameter, which is named, cannot be
+        ArgumentError: it is a generator, a parameter, which is named, cannot be
             filled by name or has no form in JSON Schema, or an option is invalid.
     """
 

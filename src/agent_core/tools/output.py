@@ -63,7 +63,7 @@ class ExpectedOutput:
         functions: of the program, one of which makes the output from the answer.
 
     Raises:
-        ConfigError: `validation_error`; the type has no form in JSON Schema, or the schema is none
+        ArgumentError: the type has no form in JSON Schema, or the schema is none
             that can be used.
     """
 

@@ -59,7 +59,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
     """Make a tool of a raw definition and the function that handles its calls.
 
     Raises:
-        ConfigError: `validation_error`; the handler cannot be called as one, or the input schema
+        ArgumentError: the handler cannot be called as one, or the input schema
             cannot be used.
     """
     problem = callback_problem(handler, "arguments", "context")
@@ -240,7 +240,7 @@ def check_own_name(name: str) -> None:
     A name counts in every spelling that becomes the same for a provider, where `.` is `__`.
 
     Raises:
-        ConfigError: `validation_error`, naming the tool.
+        ArgumentError: names the tool.
     """
     if spelling(name).startswith(RESERVED):
         raise ArgumentError(
@@ -279,7 +279,7 @@ class ToolRegistry:
         `ToolContext`; it may be async or plain.
 
         Raises:
-            ConfigError: `validation_error`; the name is taken or is one of the program's, or the
+            ArgumentError: the name is taken or is one of the program's, or the
                 handler is missing.
         """
         if not isinstance(tool, Tool):

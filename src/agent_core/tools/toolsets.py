@@ -150,7 +150,7 @@ async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
 
     Raises:
         ToolError: `tool_not_available`: it cannot be opened; its name is said.
-        ConfigError: `validation_error`: a function cannot be a tool, or a name is reserved.
+        ArgumentError: a function cannot be a tool, or a name is reserved.
         AgentCoreError: `validation_error`: it is open in another event loop.
     """
     if toolset.is_plain:

@@ -27,6 +27,8 @@ MESSAGE_BOUNDS = frozenset(
 """Events that separate messages: between two of them, deltas of one kind belong to one message."""
 
 _OUTPUT = LIVE_EVENTS | {EventType.MODEL_COMPLETED}
+# A name of the module is read in a fifth of the time that a member of an enumeration takes.
+_DEBUG, _TOOL_OUTPUT = EventLevel.DEBUG, EventType.TOOL_OUTPUT
 _MERGED_CHARS = 16_384
 """Characters up to which waiting deltas are merged, to limit the waiting data and the work."""
 
@@ -149,17 +151,25 @@ class EventStream:
         token = self._consumer = object()
         return Subscription(self, token, debug=debug, holds_run=holds_run)
 
-    async def next(self, token: object, *, holds_run: bool) -> RuntimeEvent | None:
-        """Return the next event as soon as there is one; None at the end.
+    def take(self, token: object, *, holds_run: bool) -> RuntimeEvent | None:
+        """Return the next event; None if none waits.
 
         With `holds_run`, the run waits for the consumer from its first step on, unless the consumer
         stops waiting.
         """
         if holds_run and self._consumer is token:
             self._is_consumed = True
-        while not self._waiting:
-            if self._closed:
-                return None
+        waiting = self._waiting
+        if not waiting:
+            return None
+        event = waiting.popleft()
+        if len(waiting) == self._capacity - 1:
+            self._writable.set()
+        return event
+
+    async def wait(self) -> bool:
+        """Wait for an event, and return whether there is one; False at the end."""
+        while not self._waiting and not self._closed:
             self._readable.clear()
             self._is_awaited = True
             try:
@@ -167,10 +177,7 @@ class EventStream:
             except asyncio.CancelledError:
                 self._is_consumed = False
                 raise
-        event = self._waiting.popleft()
-        if len(self._waiting) == self._capacity - 1:
-            self._writable.set()
-        return event
+        return bool(self._waiting)
 
     def leave(self, token: object) -> None:
         """Remove the consumer; may be repeated."""
@@ -210,10 +217,14 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
 
     async def __anext__(self) -> RuntimeEvent:
         while not self._is_over:
-            event = await self._stream.next(self._token, holds_run=self._holds_run)
-            if event is None or event.event_type in CLOSING_EVENTS:
+            event = self._stream.take(self._token, holds_run=self._holds_run)
+            if event is None:
+                if not await self._stream.wait():
+                    self._end()
+                continue
+            if event.event_type in CLOSING_EVENTS:
                 self._end()
-            if event is not None and (self._debug or event.level is not EventLevel.DEBUG):
+            if self._debug or event.level is not _DEBUG:
                 return event
         raise StopAsyncIteration
 
@@ -292,19 +303,20 @@ def whole_text(beside: RuntimeEvent, event_type: EventType, text: str) -> Runtim
 
 
 def _append(waiting: deque[RuntimeEvent], event: RuntimeEvent) -> None:
-    if event.event_type is EventType.TOOL_OUTPUT:
+    event_type = event.event_type
+    if event_type in LIVE_EVENTS:
+        last = waiting[-1] if waiting else event
+        is_more = last is not event and last.event_type is event_type
+        if is_more and len(last.payload["text"]) < _MERGED_CHARS:
+            waiting[-1] = _merged(last, event)
+            return
+    elif event_type is _TOOL_OUTPUT:
         for at in range(len(waiting) - 1, -1, -1):
-            if waiting[at].event_type is not EventType.TOOL_OUTPUT:
+            if waiting[at].event_type is not event_type:
                 break
             if waiting[at].tool_call_id == event.tool_call_id:
                 waiting[at] = event
                 return
-    if event.event_type in LIVE_EVENTS and waiting:
-        last = waiting[-1]
-        is_more = last.event_type is event.event_type
-        if is_more and len(last.payload["text"]) < _MERGED_CHARS:
-            waiting[-1] = _merged(last, event)
-            return
     waiting.append(event)
 
 

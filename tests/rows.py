@@ -1,5 +1,6 @@
 """Rows to put into a store: short to write, complete where it matters."""
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,16 @@ from agent_core.types import (
 )
 from agent_core.types.lanes import PROTOCOL
 from agent_core.types.workers import WorkerRecord
+
+_LOST_PARENTS = """SELECT 'no node ' || parent_id FROM nodes
+    WHERE parent_id IS NOT NULL AND parent_id NOT IN (SELECT node_id FROM nodes)"""
+
+
+def faults_of(connection: sqlite3.Connection) -> list[Any]:
+    """Return what is wrong with the rows of a database: nothing, if it is sound."""
+    found = [row for row in connection.execute("PRAGMA integrity_check") if tuple(row) != ("ok",)]
+    found += connection.execute("PRAGMA foreign_key_check").fetchall()
+    return found + connection.execute(_LOST_PARENTS).fetchall()
 
 
 def an_opening(session_id: str = "s1", run_id: str = "run_1", **values: Any) -> NewRun:

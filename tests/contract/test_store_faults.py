@@ -19,7 +19,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import RunStatus
 from judging import after_deaths
-from rows import an_opening
+from rows import an_opening, faults_of
 from sweeps import sampled
 
 
@@ -48,9 +48,7 @@ def held(database: Path, seconds: float) -> Generator[None]:
 def is_sound(database: Path) -> bool:
     connection = sqlite3.connect(database)
     try:
-        checks = [connection.execute("PRAGMA integrity_check").fetchone()[0]]
-        checks += connection.execute("PRAGMA foreign_key_check").fetchall()
-        return checks == ["ok"]
+        return not faults_of(connection)
     finally:
         connection.close()
 

@@ -42,6 +42,7 @@ from faults.injection import environment_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply
 from posix_locks import holders_of
+from rows import faults_of
 
 Files = dict[str, str]
 Kind = Literal["task", "calm"]
@@ -868,10 +869,8 @@ def kill_at_random(actors: list[Actor], ledger: Ledger, seed: int, every_s: floa
 def final_check(place: Place, ledger: Ledger) -> Iterable[str]:
     """Yield the problems found when everybody has left."""
     with place.rows() as rows:
-        sound = rows.execute("PRAGMA integrity_check").fetchall()
-        sound += rows.execute("PRAGMA foreign_key_check").fetchall()
-        if sound != [("ok",)]:
-            yield f"the database is not sound: {sound[:5]}"
+        if wrong := faults_of(rows):
+            yield f"the database is not sound: {wrong[:5]}"
         stored = {
             (session_id, found[1], found[2])
             for session_id, text in rows.execute("SELECT session_id, content_json FROM nodes")

@@ -487,6 +487,7 @@ def _bring_up_to_date(
                 raise
             # Whatever keeps an optional migration from a database must not keep its user out.
             logger.info("%s keeps its earlier form: %s", path, error)
+            connection.execute("PRAGMA writable_schema = OFF")
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             with_optional = False

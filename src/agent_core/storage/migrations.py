@@ -372,6 +372,16 @@ _SLIM = (
 )
 """Every table and index that a write changes costs at least a page in the log."""
 
+_UNPAIRED = (
+    "DROP INDEX nodes_by_parent",
+    # SQLite cannot drop a constraint; this changes its text, and no row.
+    "PRAGMA writable_schema = ON",
+    """UPDATE sqlite_schema SET sql = replace(sql, 'parent_id TEXT REFERENCES nodes',
+        'parent_id TEXT') WHERE type = 'table' AND name = 'nodes'""",
+    "PRAGMA writable_schema = RESET",
+)
+"""Nothing looks for the nodes below a node, and nodes are only deleted with their session."""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -392,6 +402,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(17, "messages sent to runs while they work", _WAITING_MESSAGES),
     Migration(18, "requests that may be sent twice, and their answers", _REPEATS),
     Migration(19, "fewer pages for each write", _SLIM, is_optional=True),
+    Migration(20, "nodes without an index of their parents", _UNPAIRED, is_optional=True),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (

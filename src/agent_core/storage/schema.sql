@@ -1,4 +1,4 @@
--- version 19; make reference writes this file
+-- version 20; make reference writes this file
 
 CREATE TABLE schema_migrations (
     version INTEGER PRIMARY KEY NOT NULL,
@@ -57,7 +57,7 @@ CREATE TABLE nodes (
         node_id TEXT PRIMARY KEY NOT NULL,
         session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
         node_seq INTEGER NOT NULL,
-        parent_id TEXT REFERENCES nodes,
+        parent_id TEXT,
         agent_id TEXT NOT NULL,
         run_id TEXT,
         role TEXT NOT NULL,
@@ -217,8 +217,6 @@ CREATE INDEX sessions_by_owner ON sessions (owner) WHERE owner IS NOT NULL
 CREATE INDEX runs_by_session ON runs (session_id)
 
 CREATE UNIQUE INDEX nodes_by_session ON nodes (session_id, node_seq)
-
-CREATE INDEX nodes_by_parent ON nodes (parent_id)
 
 CREATE INDEX artifacts_by_session ON artifacts (session_id)
 

@@ -89,7 +89,6 @@ def test_e1_a_new_database_gets_every_table_and_says_which_version_it_is(databas
         ("events", ["session_id", "seq"]),
         ("events", ["run_id", "run_seq"]),
         ("nodes", ["session_id", "node_seq"]),
-        ("nodes", ["parent_id"]),
     ],
 )
 def test_the_orders_that_history_is_read_in_have_indexes(

@@ -318,7 +318,7 @@ CREATE INDEX sessions_in_order ON sessions (use_number);
 CREATE INDEX approvals_by_rowid ON approvals (rowid);
 """  # noqa: S608 - our own names
 
-_INSTEAD: Mapping[int, str] = {13: _USE_ORDER, 15: SPENDING, 19: ""}
+_INSTEAD: Mapping[int, str] = {13: _USE_ORDER, 15: SPENDING, 19: "", 20: ""}
 """Scripts that replace a migration's statements for SQLite: these cannot be translated, or save
 pages of a file.
 """

@@ -507,7 +507,7 @@ async def test_a_batch_is_stored_whole_or_not_at_all(session: SessionStore) -> N
 
 async def test_one_bad_batch_does_not_take_its_neighbours_with_it(session: SessionStore) -> None:
     good = session.append(a_batch(a_node("n1")))
-    bad = session.append(a_batch(a_node("n2", "nowhere")))
+    bad = session.append(a_batch(a_node("n1")))  # stored already
     other = session.append(a_batch(a_node("n3", "n1")))
     outcomes = await asyncio.gather(good, bad, other, return_exceptions=True)
     assert isinstance(outcomes[1], StorageError)
@@ -1361,20 +1361,20 @@ async def test_calls_that_began_and_never_ended_are_open(session: SessionStore) 
         )
     )
     calls = ["done", "failed", "denied", "open", "twice", "never"]
-    assert await session.open_calls("s1", calls) == {"open", "twice"}
-    assert await session.open_calls("s2", calls) == set()
-    assert await session.open_calls("s1", []) == set()
+    assert await session.open_calls("run_1", calls) == {"open", "twice"}
+    assert await session.open_calls("run_2", calls) == set()
+    assert await session.open_calls("run_1", []) == set()
 
 
-async def test_calls_of_other_agents_with_the_same_id_do_not_count(session: SessionStore) -> None:
+async def test_calls_of_other_runs_with_the_same_id_do_not_count(session: SessionStore) -> None:
     await session.add_agent(a_child())
     await session.add_run(a_child_run())
     started = an_event(EventType.TOOL_STARTED, tool_call_id="c1")
     done = an_event(EventType.TOOL_COMPLETED, tool_call_id="c1")
     await session.append(a_batch(started))
     await session.append(a_batch(done, agent_id="agent_child", run_id="run_child"))
-    assert await session.open_calls("s1", ["c1"], agent_id="agent_s1") == {"c1"}
-    assert await session.open_calls("s1", ["c1"], agent_id="agent_child") == set()
+    assert await session.open_calls("run_1", ["c1"]) == {"c1"}
+    assert await session.open_calls("run_child", ["c1"]) == set()
 
 
 # lists

@@ -140,10 +140,10 @@ class SessionHistory:
         open_calls: list[ToolCall] = []
         to_close: list[tuple[ToolCall, str]] = []
         reports: dict[str, ToolResult] = {}
-        for agent_id, asked in unanswered_calls(path).items():
-            # Models repeat ids: another agent's call with the same id says nothing about this one.
+        for asked_by, asked in unanswered_calls(path).items():
+            # Models repeat ids: another run's call with the same id says nothing about this one.
             ids = [call.tool_call_id for _, call in asked]
-            started = await self._store.open_calls(self._session_id, ids, agent_id=agent_id)
+            started = await self._store.open_calls(asked_by, ids)
             for node, made in asked:
                 call = made if node.run_id != run_id else await self._as_allowed(made, journal.run)
                 children: list[RunRecord] = []
@@ -270,7 +270,7 @@ def _last_mode(path: Sequence[Node]) -> object:
 
 
 def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCall]]]:
-    """Return the path's tool calls without a result, in order, by the agent that made them."""
+    """Return the path's tool calls without a result, in order, by the run that made them."""
     asked, answered = call_ids_of(path)
     if asked <= answered:
         return {}
@@ -279,7 +279,7 @@ def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCal
         for block in [] if node.is_partial else node.calls:
             if block.tool_call_id not in answered:
                 call = ToolCall(**block.model_dump(exclude={"type"}))
-                found.setdefault(node.agent_id, []).append((node, call))
+                found.setdefault(node.run_id or "", []).append((node, call))
     return found
 
 

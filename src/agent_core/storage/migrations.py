@@ -372,7 +372,8 @@ _SLIM = (
 )
 """Every table and index that a write changes costs at least a page in the log."""
 
-_UNPAIRED = (
+_UNREAD = (
+    "DROP INDEX events_by_call",
     "DROP INDEX nodes_by_parent",
     # SQLite cannot drop a constraint; this changes its text, and no row.
     "PRAGMA writable_schema = ON",
@@ -380,7 +381,9 @@ _UNPAIRED = (
         'parent_id TEXT') WHERE type = 'table' AND name = 'nodes'""",
     "PRAGMA writable_schema = RESET",
 )
-"""Nothing looks for the nodes below a node, and nodes are only deleted with their session."""
+"""A call is looked for among the events of its run, and nothing looks for the nodes below a node,
+which are only deleted with their session.
+"""
 
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
@@ -402,7 +405,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(17, "messages sent to runs while they work", _WAITING_MESSAGES),
     Migration(18, "requests that may be sent twice, and their answers", _REPEATS),
     Migration(19, "fewer pages for each write", _SLIM, is_optional=True),
-    Migration(20, "nodes without an index of their parents", _UNPAIRED, is_optional=True),
+    Migration(20, "no indexes of calls and of parents", _UNREAD, is_optional=True),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (

@@ -59,10 +59,9 @@ _LAST_PAGE = """SELECT min(seq) FROM (SELECT seq FROM events WHERE session_id = 
     ORDER BY seq DESC LIMIT ?) AS last_events"""
 
 _LAST_STEP = """SELECT event_type FROM events
-    WHERE session_id = :session AND tool_call_id = :call
-    AND (CAST(:agent AS TEXT) IS NULL OR agent_id = :agent)
+    WHERE run_id = :run AND tool_call_id = :call
     AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied')
-    ORDER BY seq DESC LIMIT 1"""
+    ORDER BY run_seq DESC LIMIT 1"""
 
 PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
     SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = :node AND node_id IS NOT :after
@@ -432,23 +431,14 @@ def last_events(
     return read_all(RuntimeEvent, connection.execute(sql, asked))
 
 
-def open_calls(
-    connection: Connection,
-    session_id: str,
-    tool_call_ids: Iterable[str],
-    *,
-    agent_id: str | None = None,
-) -> set[str]:
-    """Return the calls among these that were started and never ended: their effect is unknown.
+def open_calls(connection: Connection, run_id: str, tool_call_ids: Iterable[str]) -> set[str]:
+    """Return the calls of a run among these that were started and never ended.
 
-    A call id that was used twice is judged by its last start. `agent_id` narrows the search to one
-    agent's calls, because models repeat ids.
+    Their effect is unknown. A call id that was used twice is judged by its last start.
     """
     started: set[str] = set()
     for call_id in set(tool_call_ids):
-        row = connection.execute(
-            _LAST_STEP, {"session": session_id, "call": call_id, "agent": agent_id}
-        ).fetchone()
+        row = connection.execute(_LAST_STEP, {"run": run_id, "call": call_id}).fetchone()
         if row is not None and row[0] == "tool_started":
             started.add(call_id)
     return started

@@ -267,9 +267,6 @@ CREATE INDEX repeats_by_session ON repeats (about_session) WHERE about_session I
 
 CREATE UNIQUE INDEX events_by_run ON events (run_id, run_seq)
 
-CREATE INDEX events_by_call ON events (session_id, tool_call_id, seq)
-        WHERE tool_call_id IS NOT NULL
-
 CREATE INDEX runs_open ON runs (session_id, status, lane)
         WHERE status IN ('queued', 'pending', 'running', 'waiting')
 

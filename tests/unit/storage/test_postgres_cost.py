@@ -40,7 +40,7 @@ WORK: list[Work] = [
     lambda s: s.run_nodes("run_1"),
     lambda s: s.events_after("run_1", 1),
     lambda s: s.last_events("s1", "agent_s1", EventType.MODEL_STARTED, limit=3),
-    lambda s: s.open_calls("s1", ["c1", "c2"]),
+    lambda s: s.open_calls("run_1", ["c1", "c2"]),
     lambda s: s.sessions(limit=5),
     lambda s: s.session_summaries(limit=5),
     lambda s: s.ids_beginning("session", "s1"),

@@ -145,7 +145,7 @@ READS: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "last_events": lambda s: s.last_events("s1", "agent_s1", EventType.MODEL_STARTED, limit=5),
     "run_tree": lambda s: s.run_tree("run_1"),
     "children": lambda s: s.children("run_1"),
-    "open_calls": lambda s: s.open_calls("s1", ["call_2"]),
+    "open_calls": lambda s: s.open_calls("run_1", ["call_2"]),
     "artifact": lambda s: s.artifact("art_1"),
     "artifacts": lambda s: s.artifacts(),
     "find_artifacts": lambda s: s.find_artifacts("s1", ["art_1"]),

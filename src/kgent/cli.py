@@ -63,7 +63,7 @@ _RESUME_EXAMPLES = """examples:
 
 The conversation continues where it ended: after Ctrl-C, a limit, a failure, or
 the death of the process. A call that had begun is not made again; the model
-learns that. A run that waits for an answer stays as it is. Exit codes: as for run.
+is told so. A run that waits for an answer stays as it is. Exit codes: as for run.
 """
 _REVISE_EXAMPLES = """examples:
   kgent revise report-run --prompt "Add a chapter about snow."
@@ -264,7 +264,7 @@ def build_parser() -> argparse.ArgumentParser:
     option("--param", type=_parse_parameter, help=parameter_help, **several)
     option("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
     for name in ("session", "task", "run"):
-        option(f"--{name}-id", metavar="ID", help=f"of the {name} (default: a new one)")
+        option(f"--{name}-id", metavar="ID", help=f"the id of the {name} (default: a new one)")
     option("--max-steps", type=int, metavar="N", help="the maximum number of model calls")
     seconds = {"dest": "timeout_seconds", "metavar": "SECONDS"}
     option("--timeout", type=float, help="the time limit of the run", **seconds)

@@ -52,9 +52,9 @@ Exit codes: 0 logged out; 1 no such server; 2 wrong usage, or an invalid
 mcp.json.
 """
 _SERVE = """\
-Clients get the tools run, sessions_list, session_show and cancel. They work in
-these folders only, with the settings of this user; a run asks for permission in
-the client, if that can ask its user.
+Clients get the tools run, sessions_list, session_show and cancel. They work
+only in these folders, with the settings of this user. A run asks for permission
+in the client, if the client can ask its user.
 
 Over HTTP a client sends a token: yours, or one made for this process. The line
 on standard output is an entry for a client's mcp.json. Everything else goes to
@@ -218,7 +218,7 @@ def _add_options(adding: Parser) -> None:
         help="stdio, http or sse (default: stdio for a command, http for an address, sse if"
         " that ends with /sse)",
     )
-    adding.add_argument("--url", metavar="<url>", help="the address, instead of as a word")
+    adding.add_argument("--url", metavar="<url>", help="the address, if not after the name")
     adding.add_argument("--cwd", metavar="<dir>", help="working folder (default: your home)")
     adding.add_argument(
         "--timeout", type=positive, metavar="<ms>", help="for start, handshake and listing"

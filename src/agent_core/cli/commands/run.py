@@ -39,9 +39,9 @@ and no more answers are read. Questions without an answer are denied, and the
 last line on standard error says so.
 
 Settings are read from ~/.soong-agent/config.toml, or from
-$SOONG_AGENT_HOME/config.toml. The model is that of --model, otherwise of
-$SOONG_AGENT_MODEL, otherwise of the settings: openai:gpt-5, ollama:qwen3,
-local:/path/model.gguf, or with the address of a server
+$SOONG_AGENT_HOME/config.toml. The model comes from --model, else from
+$SOONG_AGENT_MODEL, else from the settings. It is named like openai:gpt-5,
+ollama:qwen3 or local:/path/model.gguf, or with the address of a server, like
 openai:my-model@http://127.0.0.1:8000/v1.
 
 examples:
@@ -95,7 +95,7 @@ def add_parser(commands: Commands) -> None:
     run.add_argument(
         "--no-memory",
         action="store_true",
-        help="use no memories in this run, and remember nothing of it",
+        help="use no memories in this run, and remember nothing from it",
     )
     run.add_argument(
         "--max-usd",

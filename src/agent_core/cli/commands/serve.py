@@ -5,9 +5,9 @@ from agent_core.cli.options import Commands, add_command, add_token, port
 
 _ABOUT = """\
 Serve the console: see sessions, answer questions and continue work from a
-browser, and from other programs over HTTP. Once it listens, standard output is
-one line: a link that signs a browser in, once and within ten minutes. All other
-output goes to standard error.
+browser, and from other programs over HTTP. When it is ready, it prints one line
+to standard output: a link that signs a browser in, once and within ten minutes.
+All other output goes to standard error.
 """
 _EPILOG = """\
 examples:
@@ -21,9 +21,9 @@ console also shows every session of the home, and works in their folders. Runs
 ask, whatever [permissions] unattended says: a question waits until it is
 answered here, in a terminal (approvals answer) or in another process.
 
-Programs send the token as Authorization: Bearer. Off this machine's own
-addresses a token is required. Ctrl-C and SIGTERM cancel its runs, except those
-that wait for an answer, which continue once it is given.
+Programs send the token as Authorization: Bearer. An address that others can
+reach requires a token. Ctrl-C and SIGTERM cancel its runs, except those that
+wait for an answer, which continue once it is given.
 
 Needs the extra serve; if it is missing, the error says how to install it.
 Exit codes: 0 ended by Ctrl-C or SIGTERM; 1 the sessions cannot be read; 2 wrong

@@ -5,7 +5,7 @@ from argparse import SUPPRESS
 from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
-_FORCE = "overwrite changes of others; a snapshot taken before keeps them"
+_FORCE = "overwrite changes by others; a snapshot taken first keeps them"
 _UNDO = """\
 examples:
   soong-agent undo
@@ -29,8 +29,8 @@ _DIFF = """\
 examples:
   soong-agent workspace diff node_18ea7dc4 snap_c97905d9
 
-`soong-agent sessions tree` shows the ids of nodes, undo and redo those of
-snapshots. A unique beginning of a node's id is enough. The diff goes to
+`soong-agent sessions tree` shows the ids of nodes, and undo and redo show those
+of snapshots. A unique beginning of a node's id is enough. The diff goes to
 standard output, without secrets. Exit codes: 0 shown; 1 no such state; 2 wrong
 usage or configuration.
 """

@@ -14,6 +14,7 @@ from agcore.llm import (
     TurnComplete,
 )
 from agent_core.aio import TaskStream
+from agent_core.loop.options import asked_options
 from agent_core.types import OutputT
 
 if TYPE_CHECKING:
@@ -93,7 +94,6 @@ class AgentStream(TaskStream[StreamEvent], Generic[OutputT]):
                         pass
 
     def _expected(self) -> "ExpectedOutput | None":
-        from agent_core.loop.options import asked_options  # noqa: PLC0415 - loaded by now
 
         named = {name: self._settings[name] for name in _OF_OUTPUT & self._settings.keys()}
         return asked_options(None, named).expected()

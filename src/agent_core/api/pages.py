@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from agent_core.api.arguments import checks_arguments
 from agent_core.errors import AgentCoreError, ArgumentError
 from agent_core.runtime.options import project_folder
-from agent_core.storage.costs import CostPlace
+from agent_core.storage.costs import CostPlace, place_costs
+from agent_core.storage.rows import storable
+from agent_core.storage.spending import microseconds
 from agent_core.tasks.model import SessionTask
 from agent_core.types import (
     ApprovalRecord,
@@ -194,10 +196,6 @@ class Pages:
         Raises:
             ArgumentError: an argument is invalid, also if `since` has no time zone.
         """
-        from agent_core.storage.costs import place_costs  # noqa: PLC0415 - for few programs
-        from agent_core.storage.rows import storable  # noqa: PLC0415
-        from agent_core.storage.spending import microseconds  # noqa: PLC0415
-
         if since is not None and since.tzinfo is None:
             raise ArgumentError("since needs a time zone, as in datetime.now(UTC)", "since")
         most, before = _checked(limit), _place(f"costs by {by}", cursor)

@@ -29,6 +29,7 @@ from agent_core.config.load import config_secrets, has_config, read_setup, resol
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
+from agent_core.extensions import describe_installed
 from agent_core.loop import stream_reply
 from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.opening import is_there
@@ -351,8 +352,6 @@ async def _examine_servers_and_hooks(project: Project | None) -> list[Finding]:
 
 def _examine_extensions(project: Project | None) -> list[Finding]:
     """Name the extensions that the configuration loads into every run."""
-    from agent_core.extensions import describe_installed  # noqa: PLC0415 - for this check
-
     if project is None:
         return [_unknown("extensions")]
     names = project.setup.config.runtime.extensions

@@ -27,6 +27,7 @@ from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.opening import write_text
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
 from agent_core.tasks.model import TaskStepStatus
+from agent_core.tasks.tools import summarise_task, view_step
 from agent_core.text import Clean, visible
 from agent_core.text.json_text import JsonObject
 from agent_core.types import utc_now
@@ -109,15 +110,11 @@ async def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> in
 
 def _summary_in_json(task: StoredTask) -> JsonObject:
     """Return a Task without its steps."""
-    from agent_core.tasks.tools import summarise_task  # noqa: PLC0415 - few ask for it
-
     return {"session_id": task.session_id, **summarise_task(task.dag)}
 
 
 def _as_json(task: StoredTask) -> JsonObject:
     """Return a Task with all its steps; a claimed step says whether its lease has ended."""
-    from agent_core.tasks.tools import view_step  # noqa: PLC0415 - few ask for it
-
     dag, now = task.dag, utc_now()
     steps = [view_step(dag, step) for step in dag.steps()]
     for step, view in zip(dag.steps(), steps, strict=True):

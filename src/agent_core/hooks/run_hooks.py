@@ -19,6 +19,7 @@ from agent_core.hooks.answer import HookAnswer, HookError, last_part, read_answe
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, Launcher, run
 from agent_core.process.environment import HOOK
+from agent_core.process.starts import explain_exit
 from agent_core.providers.requests import result_text
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import ToolReturn
@@ -128,8 +129,6 @@ class HookRunner:
         try:
             answer = await asyncio.to_thread(read_answer, finished, timeout_ms, point)
         except HookError as error:
-            from agent_core.process.starts import explain_exit  # noqa: PLC0415 - for few
-
             why = explain_exit(finished.exit_code, argv, stderr, cwd=self.project, env=self._env)
             raise HookError(f"{error.message}; {why}" if why else error.message) from error
         finally:

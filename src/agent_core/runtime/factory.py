@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from agent_core.agents.definitions import load_compact_definition
 from agent_core.agents.spawner import RunSpec
+from agent_core.budgets.meter import CallBudget
 from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
 from agent_core.context.composer import Composer, ComposerState, RequestFields, SystemBlocks, Texts
@@ -301,8 +302,6 @@ class ContextFactory:
             )
             extensions.append(GuardChecks(scope.checks, toolbox))
         if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
-            from agent_core.budgets.meter import CallBudget  # noqa: PLC0415 - likewise
-
             extensions.append(CallBudget(meter))
         if scope.recorder is not None:
             extensions.append(await self._snapshots(scope.recorder, toolbox, spec))

@@ -47,6 +47,7 @@ from agent_core.storage.approvals import (
 )
 from agent_core.storage.grants import add_grant, find_grant, forget_grants, list_grants
 from agent_core.storage.liveness import Liveness
+from agent_core.storage.queries import sessions_nearby
 from agent_core.storage.rows import (
     BatchRows,
     add_note,
@@ -59,6 +60,7 @@ from agent_core.storage.rows import (
     storable,
     unstorable,
 )
+from agent_core.storage.spending import microseconds
 from agent_core.storage.sql import Connection, Job, JobReader, JobWriter, Named, NoWriter
 from agent_core.types import (
     LEASE,
@@ -758,7 +760,6 @@ class SessionStore:
             limit: largest number of rows.
         """
         from agent_core.storage.costs import costs  # noqa: PLC0415
-        from agent_core.storage.spending import microseconds  # noqa: PLC0415
 
         begin = None if since is None else microseconds(since)
         folder = None if project is None else storable(project)
@@ -777,8 +778,6 @@ class SessionStore:
             folder: an absolute path; its own sessions are not counted.
             limit: largest number of folders.
         """
-        from agent_core.storage.queries import sessions_nearby  # noqa: PLC0415
-
         path = storable(folder)
         return await self.reader.read(lambda c: sessions_nearby(c, path, clamp(limit, 0)))
 

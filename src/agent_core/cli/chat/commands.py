@@ -19,7 +19,7 @@ from agent_core.cli.chat.window import show_context
 from agent_core.cli.exit_codes import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.interruption import Interruption
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
-from agent_core.cli.nearby import resolve_session, short_id_of
+from agent_core.cli.nearby import name_nearby, resolve_session, short_id_of
 from agent_core.cli.placed import placed_model
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
@@ -253,7 +253,6 @@ async def _choose_session(chat: Chat, *, everywhere: bool) -> str | None:
         from agent_core.cli.chat.choices import choose_session  # noqa: PLC0415 - few chats
 
         return await choose_session(chat, everywhere=everywhere)
-    from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
 
     nearby = "" if everywhere else await name_nearby(chat.runtime, chat.setup.project)
     chat.say(f"this project has no session yet{nearby}", Style.DIM)

@@ -17,6 +17,7 @@ from agent_core.cli.chat.commands import (
     completion_values,
     name_unusable,
 )
+from agent_core.cli.chat.completion import ChatCompleter, Files
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.editor import DRAFTS, remove_left_drafts
 from agent_core.cli.chat.own_commands import FOLDER, OwnCommands
@@ -26,6 +27,7 @@ from agent_core.cli.exit_codes import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.layout import shown_error
 from agent_core.cli.lines import InputLines
+from agent_core.cli.nearby import describe_new_session, describe_no_session, name_vanished
 from agent_core.cli.notify import Notifier
 from agent_core.cli.options import Options
 from agent_core.cli.prompt import TerminalPrompt
@@ -164,7 +166,6 @@ def _open_line(
         from agent_core.cli.chat.plain import PlainLine  # noqa: PLC0415 - few use it
 
         return PlainLine(sys.stdout, conversation, lines)
-    from agent_core.cli.chat.completion import ChatCompleter, Files  # noqa: PLC0415
     from agent_core.cli.chat.drops import take_drop  # noqa: PLC0415
     from agent_core.cli.chat.history import FileHistory  # noqa: PLC0415
     from agent_core.cli.chat.line import EditedLine  # noqa: PLC0415
@@ -200,8 +201,6 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
     if options.continues_last:
         session_id = await runtime.last_session(conversation.setup.project)
         if session_id is None:
-            from agent_core.cli.nearby import describe_no_session  # noqa: PLC0415 - rarely needed
-
             project = conversation.setup.project
             message = await describe_no_session(runtime, project, "begin one")
             raise validation_error(message)
@@ -210,8 +209,6 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
         try:
             session_id = await runtime.resolve_session_id(session_id)
         except StorageError:
-            from agent_core.cli.nearby import describe_new_session  # noqa: PLC0415 - rarely needed
-
             conversation.say(*await describe_new_session(runtime, session_id))
             conversation.session_id = session_id
             return
@@ -227,7 +224,6 @@ async def _name_vanished(conversation: Chat) -> None:
     runtime, project = conversation.runtime, conversation.setup.project
     if await runtime.session_summaries(limit=1, project=project):
         return
-    from agent_core.cli.nearby import name_vanished  # noqa: PLC0415 - rarely needed
 
     if vanished := await name_vanished(runtime, project):
         conversation.say(conversation.clean(vanished), Style.DIM)

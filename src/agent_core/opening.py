@@ -204,17 +204,60 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, errors: str = "strict") -> None:
-    """Replace the content of a file by a text in UTF-8; create the file if needed.
+    """Replace a file by a text in UTF-8, at once and with its mode; create it if needed.
+
+    Whatever happens, it is the old file or the new one. Only what is no ordinary file, such as a
+    pipe, and a file in a folder that cannot be changed, are written in place.
 
     Raises:
         OSError: it cannot be written, or belongs to a database.
         UnicodeEncodeError: the text cannot be encoded.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     data = text.encode(errors=errors)
     refuse_database(path)
+    place = os.path.realpath(path)
+    before = None
+    with suppress(FileNotFoundError):
+        before = Path(place).stat()
+    if _is_replaceable(path, before):
+        try:
+            _replace(place, data, before)
+        except PermissionError:
+            if before is None:
+                raise
+        else:
+            return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     with os.fdopen(open_descriptor(path, flags, 0o666), "wb") as file:
         file.write(data)
+
+
+def _is_replaceable(path: str | os.PathLike[str], before: os.stat_result | None) -> bool:
+    """Return whether another file may take the place of this one, which others have not opened."""
+    is_descriptor = os.path.abspath(path).startswith(("/dev/", "/proc/"))  # noqa: PTH100 - links stay
+    if before is None or is_descriptor:
+        return not is_descriptor
+    is_own = before.st_uid == os.geteuid() and before.st_nlink == 1
+    return is_own and stat.S_ISREG(before.st_mode)
+
+
+def _replace(place: str, data: bytes, before: os.stat_result | None) -> None:
+    """Put a new file in the place of another one, or of none."""
+    folder, name = os.path.split(place)
+    draft = f"{folder}/.{name[:80]}.{os.urandom(4).hex()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(draft, flags, 0o666), "wb") as file:
+        try:
+            if before is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+            file.write(data)
+            file.flush()
+            if before is not None:
+                os.fsync(file.fileno())
+            os.replace(draft, place)  # noqa: PTH105 - text
+        except BaseException:
+            os.unlink(draft)  # noqa: PTH108 - text
+            raise
 
 
 def refuse_open_database(path: str | os.PathLike[str]) -> None:

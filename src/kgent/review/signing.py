@@ -48,9 +48,13 @@ def write_signature(root: Path, seal: str, key: Path) -> Path:
     path = root / SIGNATURE_FILE
     try:
         with os.fdopen(open_descriptor(path, _NEW, PRIVATE_FILE), "wb") as file:
-            file.write(signature)
-            file.flush()
-            os.fsync(file.fileno())
+            try:
+                file.write(signature)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                path.unlink()
+                raise
     except OSError as error:
         message = f"the signature cannot be written: {path}: {error.strerror}"
         raise KgentError(

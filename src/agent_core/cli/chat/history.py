@@ -113,7 +113,8 @@ class FileHistory(History):
                     time.sleep(0.001)
                 elif facts.st_ino == self._path.stat().st_ino:  # not replaced meanwhile
                     if facts.st_size + len(line) <= MOST_BYTES:
-                        os.write(descriptor, line)
+                        if os.write(descriptor, line) < len(line):  # the disk is full
+                            os.ftruncate(descriptor, facts.st_size)
                     else:
                         self._replace([*_last_lines(descriptor), line])
                     return
@@ -123,21 +124,23 @@ class FileHistory(History):
     def _replace(self, lines: list[bytes]) -> None:
         """Keep the later half; who waits for the lock opens the new file."""
         new = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        descriptor = open_descriptor(
-            new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
-        )
+        kept: list[bytes] = []
+        room = MOST_BYTES // 2
+        for line in reversed(lines[-MOST_ENTRIES // 2 :]):
+            room -= len(line)
+            if room < 0:
+                break
+            kept.append(line)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         try:
-            kept: list[bytes] = []
-            room = MOST_BYTES // 2
-            for line in reversed(lines[-MOST_ENTRIES // 2 :]):
-                room -= len(line)
-                if room < 0:
-                    break
-                kept.append(line)
-            os.write(descriptor, b"".join(reversed(kept)))
+            with os.fdopen(open_descriptor(new, flags, 0o600), "wb") as file:
+                file.writelines(reversed(kept))
+                file.flush()
+                os.fsync(file.fileno())
             new.replace(self._path)
-        finally:
-            os.close(descriptor)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
 
 
 def _last_lines(descriptor: int) -> list[bytes]:

@@ -272,7 +272,7 @@ def test_an_empty_id_of_a_program_is_refused(tmp_path: Path, name: str, value: s
     options = RunOptions.model_validate({name: value})
     refused = run(path, "x", options)
     assert refused.error is not None
-    assert f"{value!r} is no {name[:-3]} id" in refused.error.message
-    with pytest.raises(KgentError, match=f"{value!r} is no {name[:-3]} id"):
+    assert f"{value!r} is not a valid {name[:-3]} id" in refused.error.message
+    with pytest.raises(KgentError, match=f"{value!r} is not a valid {name[:-3]} id"):
         rerun(first, options)
     assert sorted(tmp_path.rglob("*")) == before

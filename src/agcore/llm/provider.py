@@ -36,12 +36,13 @@ from agcore.llm.types import (
 from agent_core.aio import TaskStream
 from agent_core.api.arguments import checks_arguments
 from agent_core.config.models import ModelConfig
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ArgumentError
 from agent_core.loop.model_turn import require_native
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry as AdapterRegistry
 from agent_core.providers.jsontext import dump_text
 from agent_core.providers.requests import IdentityCache
 from agent_core.providers.scripted import pieces
+from agent_core.text import not_a_list
 from agent_core.types import (
     ModelCompleted,
     ModelFailed,
@@ -300,6 +301,10 @@ class MockProvider:
     def __init__(
         self, replies: Iterable[MockReply | MockAnswer] | MockAnswer = (), *, chunks: int = 3
     ) -> None:
+        if not callable(replies) and (
+            isinstance(replies, str) or not isinstance(replies, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+        ):
+            raise ArgumentError(not_a_list("replies", replies), "replies")
         self.requests: list[ChatRequest] = []
         """Every request so far, oldest first."""
         self._replies: Iterator[MockReply | MockAnswer] = (

@@ -19,9 +19,10 @@ from typing import Any, Self, cast
 
 from agcore.prompt.error import PromptDepthError, PromptError
 from agent_core.api.arguments import checks_arguments
+from agent_core.errors import ArgumentError
 from agent_core.opening import read_text
 from agent_core.providers.jsontext import dump_text
-from agent_core.text import quoted
+from agent_core.text import kind_of, quoted
 
 MAX_DEPTH = 100
 """Largest number of blocks and included templates nested in one another."""
@@ -41,6 +42,8 @@ class TemplateContext:
     def __init__(
         self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), **more: Any
     ) -> None:
+        if not isinstance(values, Iterable) or isinstance(values, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+            raise ArgumentError(f"values must be a dict, not {kind_of(values)}", "values")
         self._values: dict[str, Any] = {**dict(values), **more}
 
     def set(self, name: str, value: Any) -> Self:

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.config.models import ModelConfig, RetryConfig, expand_home
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
+from agent_core.errors import AgentCoreError, ArgumentError, ConfigError, ErrorCode, ProviderError
 from agent_core.opening import read_bytes
 from agent_core.providers import jsontext
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
-from agent_core.text import kind_of, plural
+from agent_core.text import kind_of, not_a_list, plural
 from agent_core.types import (
     ErrorPayload,
     Frozen,
@@ -181,6 +181,9 @@ class ScriptedProvider:
         takes_tools: if false, a request with tools is refused.
         retry: how a call is retried that has failed with a `retryable` error; by default three
             attempts almost without a pause. The settings in `[model.retry]` take precedence.
+
+    Raises:
+        ArgumentError: `replies` is neither a list nor a function.
     """
 
     retries_itself = False
@@ -193,6 +196,8 @@ class ScriptedProvider:
         takes_tools: bool = True,
         retry: RetryConfig = _SOON,
     ) -> None:
+        if not callable(replies) and not isinstance(replies, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+            raise ArgumentError(not_a_list("replies", replies), "replies")
         self.retry = retry
         self.requests: list[ModelRequest] = []
         """Every request so far, oldest first."""

@@ -16,8 +16,10 @@ from agcore.llm import (
     MockProvider,
 )
 from agcore.memory import ConversationMemoryConfig, RetrieverConfig
+from agcore.prompt import TemplateContext
 from agcore.tools import PermissionChecker, PermissionConfig, ToolRegistry
 from agent_core.errors import ArgumentError, ErrorCode
+from agent_core.testing import ScriptedProvider
 from tables import together
 
 WRONG: Any = object()
@@ -51,6 +53,10 @@ PARTS: list[tuple[Callable[[], object], str]] = [
     (lambda: AgentConfig(compact_config=WRONG), "compact_config"),
     (lambda: RetrieverConfig(top_k=WRONG), "top_k"),
     (lambda: ConversationMemoryConfig(max_turns=WRONG), "max_turns"),
+    (lambda: MockProvider(WRONG), "replies"),
+    (lambda: MockProvider("hi"), "replies"),
+    (lambda: ScriptedProvider(WRONG), "replies"),
+    (lambda: TemplateContext(WRONG), "values"),
     (lambda: PermissionChecker(WRONG), "config"),
     (lambda: PermissionChecker(None, WRONG), "secrets"),
     (lambda: PermissionChecker().permission(WRONG), "name"),

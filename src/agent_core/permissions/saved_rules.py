@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import stat
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -168,8 +167,8 @@ class SavedRules:
                     raise unusable(path, "rules", str(error)) from None
                 known = [*known, rule]
                 self.rules.around.build_all(RULES_NAME, known)  # or nothing is written
-                mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
-                replace_file(path, after.encode(), home=self._home, mode=mode)
+                # The mode is for its user only, whatever it was.
+                replace_file(path, after.encode(), home=self._home)
         self.rules.replace_saved(RULES_NAME, known)
 
     def save_or_warn(self, text: str) -> None:

@@ -104,15 +104,13 @@ def test_a_history_on_a_full_disk_keeps_its_entries(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["history"]
 
 
-def test_a_saved_rule_keeps_the_mode_of_the_file(tmp_path: Path) -> None:
+def test_a_rule_that_cannot_be_saved_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     around = RuleContext(
         home=tmp_path, project=tmp_path, search_path="", is_writable=lambda _: True
     )
     saved, path = SavedRules(tmp_path, RuleSet((), around), Redactor({})), tmp_path / "rules.toml"
-    for mode, name in ((0o600, "one"), (0o640, "two")):
-        saved.save(f'[[permissions.rules]]\ndecision = "allow"\ntool = "own.{name}"\n')
-        assert stat.S_IMODE(path.stat().st_mode) == mode
-        path.chmod(0o640)
+    saved.save('[[permissions.rules]]\ndecision = "allow"\ntool = "own.one"\n')
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
     with files_no_larger_than(len(before)), pytest.raises(OSError, match="too large"):
         saved.save('[[permissions.rules]]\ndecision = "allow"\ntool = "own.three"\n')

@@ -1,4 +1,4 @@
-"""What a run costs against what there is: messages, tools, skills, instruction files, sessions.
+"""The cost of a run by the number of messages, tools, skills, instruction files and sessions.
 
     python curves.py                                  # all curves, 3 processes a point
     python curves.py -r 5 -c history,tools -o out.json

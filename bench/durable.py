@@ -1,4 +1,4 @@
-"""What is on disk half-way: copy the store inside the 25th tool call of 50 and count
+"""Checks what is on disk half-way: copy the store inside the 25th tool call of 50 and count
 the tool call ids in the copy, against the ids in the store at the end.
 
     python durable.py ADAPTER...

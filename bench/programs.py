@@ -48,7 +48,7 @@ PROGRAMS = {  # name: what it is
     "multi_agent": "a writer with a researcher and a critic, one budget",
     "handoffs": "a desk: triage hands over to two specialists",
     "extract": "100 files into typed rows, ten at once, with a budget",
-    "resume": "a job that goes on after its process was killed",
+    "resume": "a job that continues after its process was killed",
     "typed_agent": "a typed agent with a tool, and its test without a model",
     "web_service": "a web service: words as they come, approvals, cancelling",
     "coding_agent": "a coding agent: allowed tools, questions, a hook, an own tool",

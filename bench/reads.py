@@ -1,4 +1,4 @@
-"""What each public read costs on Postgres with few and with many sessions of other tenants.
+"""The cost of each public read on Postgres with few and with many sessions of other tenants.
 
     python reads.py                               # 1,000 and 1,000,000 sessions, and the page
     python reads.py --sessions 1000,100000 --no-page

@@ -1,4 +1,4 @@
-"""How far one run walks through the code: modules entered, functions called, frames deep.
+"""The path of one run through the code: modules entered, functions called, frames deep.
 
     python bench/run_path.py [--toolkit] [--list]
 

@@ -1,4 +1,4 @@
-"""What a start in the sandbox costs beside one without: both in turn, in one run.
+"""The cost of a start in the sandbox, compared with one without: both in turn, in one run.
 
     python sandbox.py [STARTS]
 

@@ -1,4 +1,4 @@
-"""What grows with the amount of something: one curve for each kind of amount, in CPU time.
+"""Costs that grow with an amount: one curve for each kind of amount, in CPU time.
 
     python scale.py                     # every curve, 3 processes a point, into results/scale.json
     python scale.py -r 1 tools memories # quick look at two curves

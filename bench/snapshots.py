@@ -1,4 +1,4 @@
-"""What snapshots of a workspace cost, beside a bare walk, a shadow git directory and `cp -a`.
+"""The cost of snapshots of a workspace, compared with a bare walk, a shadow git directory and `cp -a`.
 
     python bench/snapshots.py                # 20,000 files
     python bench/snapshots.py --files 2000 --rounds 3

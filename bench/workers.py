@@ -1,4 +1,4 @@
-"""What the runs cost beyond one machine: on Postgres, through workers.
+"""The cost of runs beyond one machine: on Postgres, through workers.
 
     python workers.py                        # everything, with a server of its own
     python workers.py -s handout,append      # some of it

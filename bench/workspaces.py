@@ -1,4 +1,4 @@
-"""What it costs to let other machines have the files of a session, beside `cp -a`.
+"""The cost of sending the files of a session to other machines, compared with `cp -a`.
 
     SOONG_AGENT_BENCH_POSTGRES=postgresql://… python bench/workspaces.py --blobs file:///tmp/blobs
     python bench/workspaces.py --files 2000 --megabytes 60      # on a server of its own

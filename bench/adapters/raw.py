@@ -1,4 +1,4 @@
-"""What the bare loops share: one agent, one tool, a log. Persistence: one row, one commit per message."""
+"""Parts that the bare loops share: one agent, one tool, a log. Persistence: one row, one commit per message."""
 
 import sqlite3
 

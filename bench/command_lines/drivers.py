@@ -1,4 +1,4 @@
-"""How each command-line agent is started headless against a model server on loopback.
+"""Starts each command-line agent headless against a model server on loopback.
 
 One entry per agent: how it is installed, its arguments, its environment and the files in its home; telemetry
 and updates are switched off as its documentation says. URL is the server's address and ASK the message.

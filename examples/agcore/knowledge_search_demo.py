@@ -1,4 +1,4 @@
-"""What is known: pages with an index, and finding them by words, in English and in Chinese.
+"""Knowledge: pages with an index, found by words, in English and in Chinese.
 
 Runs offline, without a model: python examples/agcore/knowledge_search_demo.py
 """

@@ -1,4 +1,4 @@
-"""The shortest call of a model: one question, one answer, and what it cost.
+"""The shortest call of a model: one question, one answer, and its cost.
 
 Runs offline, with a mock for a model, unless one is named:
     OPENAI_API_KEY=… python examples/agcore/simple_visit.py openai:gpt-5

@@ -35,7 +35,7 @@ def show(event: RuntimeEvent) -> None:
         case EventType.TOOL_DENIED | EventType.TOOL_COMPLETED:
             print(f"{event.event_type}: {payload['tool_name']}")
         case EventType.STOP_HOOK_PREVENTED:
-            print(f"{event.event_type}: the model goes on")
+            print(f"{event.event_type}: the model continues")
         case _:
             pass
 

@@ -1,4 +1,4 @@
-"""A job of many steps that goes on after its process was killed."""
+"""A job of many steps that continues after its process was killed."""
 
 import asyncio
 import os

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.providers.scripted import calls
 from captures import Key
-from chats import AT_REST, CTRL_D, ENTER, READY, configure, converse
+from chats import AT_REST, BACKSPACE, CTRL_C, CTRL_D, ENTER, READY, configure, converse
 from isolation import Home
 from model_server import ModelServer
 from sweeps import kept
@@ -34,18 +34,24 @@ def test_an_undo_in_plain_lines_names_its_message_once(home: Home, project: Path
     assert "not sent" not in after
 
 
-def test_what_was_typed_during_a_run_is_shown_behind_the_next_prompt(
+def test_what_was_typed_during_a_run_is_shown_behind_the_next_prompt_and_can_be_erased(
     home: Home, project: Path
 ) -> None:
-    """Else the next line would be sent behind a text that nothing shows."""
-    with ModelServer.in_thread(["A first answer.", "A last answer."]) as server:
+    """Else the next line would be sent behind a text that nothing shows, or takes back."""
+    replies = ["A first answer.", "A second answer.", "A last answer."]
+    with ModelServer.in_thread(replies) as server:
         keys = [
             Key("> ", f"hello{ENTER}abc"),
-            Key(re.compile(r"first answer\.[\s\S]*\n> abc$"), f"def{ENTER}"),
+            Key(re.compile(r"first answer\.[\s\S]*\n> abc$"), BACKSPACE * 2),
+            Key(re.compile(r"\x08 \x08\x08 \x08$"), f"def{ENTER}x"),
+            Key(re.compile(r"second answer\.[\s\S]*\n> x$"), CTRL_C),
+            Key(re.compile(r"\^C\r?\n> $"), f"anew{ENTER}"),
             Key(re.compile(rf"last answer\.{PLAIN_REST}"), CTRL_D),
         ]
-        converse(home, project, server, keys, "--plain")
-    assert "abcdef" in str(server.requests[-1].body)
+        assert converse(home, project, server, keys, "--plain").code == 0
+    asked = [message["content"] for message in server.requests[-1].body["messages"]]
+    assert "adef" in asked
+    assert asked[-1] == "anew"
 
 
 @pytest.mark.sweep

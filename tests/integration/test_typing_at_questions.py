@@ -114,6 +114,27 @@ def test_a_whole_line_behind_a_plain_draft_answers_no_question(home: Home, proje
     assert texts(server) == "half a message y"
 
 
+def test_a_plain_draft_can_be_erased_after_the_question(home: Home, project: Path) -> None:
+    with (
+        ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,
+        terminal(home, project, server, "chat", "--plain") as session,
+    ):
+        session.wait_for("> ")
+        session.type(f"write{ENTER}")
+        session.wait_for("write")
+        session.type("half")
+        session.wait_for("y once")
+        session.type(f"n{ENTER}")
+        session.wait_for(re.compile(r"denied(?s:.)*> half"))
+        session.type("\x7f\x7flt")
+        session.wait_for(re.compile(r"\x08 \x08(?s:.)*lt"))
+        session.type(ENTER)
+        session.wait_for("Done.")
+        session.type(CTRL_D)
+        session.wait_for_end()
+    assert texts(server) == "halt"
+
+
 @pytest.mark.sweep
 def test_enter_opens_a_question_and_keeps_the_draft(home: Home, project: Path) -> None:
     with (

@@ -71,13 +71,15 @@ class InputLines:
         self._buffer.clear()
         return typed
 
-    def unfinished(self) -> str:
-        """Return what was typed of a line that has not ended; the next line begins with it."""
+    def take_unfinished(self) -> str:
+        """Return what was typed of a line that has not ended; its rest is still to be read."""
         if not self.is_terminal or select.select([self.descriptor], [], [], 0)[0]:
             return ""
         typed = self.take_typed()
+        if "\n" not in typed:
+            return typed
         self.put_back(typed)
-        return typed
+        return ""
 
     def put_back(self, text: str) -> None:
         """Have the next line begin with this text."""
@@ -169,7 +171,12 @@ class InputLines:
         return typed.removesuffix("\n") if typed not in {"", "\x04"} else None
 
     async def edit(
-        self, ask: Callable[[], object], show: Callable[[str, str], object], *, is_one: bool = True
+        self,
+        ask: Callable[[], object],
+        show: Callable[[str, str], object],
+        *,
+        is_one: bool = True,
+        begun: str = "",
     ) -> str | None:
         """Return the line that a person types after `ask`; `ESCAPE` if they press Escape.
 
@@ -180,8 +187,9 @@ class InputLines:
             ask: writes the question; again after the process was suspended.
             show: shows what was typed.
             is_one: text that arrives together is one line; otherwise the rest is the next one.
+            begun: the text with which the line begins.
         """
-        text: str | None = ""
+        text: str | None = begun
         decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
 
         def begin() -> None:

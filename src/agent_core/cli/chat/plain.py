@@ -1,4 +1,8 @@
-"""The line where nothing is drawn: for terminals that cannot, and for screen readers."""
+"""The line where nothing is drawn: for terminals that cannot, and for screen readers.
+
+The terminal edits the line, except for one that was begun before its prompt, while a run worked or
+a question was open. The terminal cannot erase that part, so such a line is edited here.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -10,8 +14,8 @@ from typing import TextIO, cast
 from agent_core.cli.chat.base_line import PROMPT, Entered, LineStream, ShownConversation
 from agent_core.cli.chat.other_program import OtherProgram
 from agent_core.cli.chat.picker import Picker, PickerEntry, numbered_lines
-from agent_core.cli.layout import ASCII_SIGNS, window_size
-from agent_core.cli.lines import InputLines
+from agent_core.cli.layout import ASCII_SIGNS, cells, window_size
+from agent_core.cli.lines import ESCAPE, InputLines
 from agent_core.types import ImageBlock
 
 _LONGEST_LINE = 4095
@@ -25,7 +29,7 @@ _CUT = (
 
 
 class PlainLine:
-    """Lines that the terminal itself edits. A backslash at the end of a line continues it.
+    """Lines that the terminal edits. A backslash at the end of a line continues it.
 
     Args:
         out: the terminal.
@@ -42,6 +46,8 @@ class PlainLine:
         self._closed = asyncio.Event()
         self._reading: asyncio.Task[str | None] | None = None
         self._draft = ""
+        self._begun: str | None = None
+        self._is_editing = False
         self._given: list[str] = []
         self._other = OtherProgram()
         self._is_followed = False
@@ -60,8 +66,8 @@ class PlainLine:
 
     @property
     def text(self) -> str:
-        """Return an empty text: the typed text is not known before its end."""
-        return ""
+        """Return what was typed of a line that is edited here; that of others is not known."""
+        return self._begun or ""
 
     async def next(self) -> Entered | None:
         """Return the next entry; None if the input has ended."""
@@ -99,7 +105,8 @@ class PlainLine:
         while True:
             await self._free.wait()
             self.refresh()
-            self._reading = asyncio.create_task(self._lines.next())
+            line = self._lines.next() if self._begun is None else self._edit()
+            self._reading = asyncio.create_task(line)
             try:
                 await asyncio.wait([self._reading])
             finally:
@@ -108,6 +115,34 @@ class PlainLine:
             if not reading.cancelled():
                 self._is_asking = False
                 return reading.result()
+
+    async def _edit(self) -> str | None:
+        """Read a line that was begun; its prompt is on the screen."""
+        asked = False
+
+        def ask() -> None:
+            nonlocal asked
+            if asked:  # the process was suspended
+                self.write(f"\n{self._prompt}")
+            asked = True
+
+        def show(before: str, after: str) -> None:
+            self._begun = after
+            self._out.write(_retyped(before, after))
+            self._out.flush()
+
+        self._is_editing = True
+        try:
+            while (
+                line := await self._lines.edit(ask, show, is_one=False, begun=self._begun or "")
+            ) == ESCAPE:
+                asked = False
+                self._out.write("\n")
+        finally:
+            self._is_editing = False
+        self._begun = None
+        self._out.write("\n")
+        return line
 
     def enter(self, text: str) -> None:
         """Enter a message before the next line; it never names a command."""
@@ -199,14 +234,25 @@ class PlainLine:
         self.add(text)
 
     def clear(self) -> None:
-        """Do nothing: the terminal edits."""
+        """Begin the line anew, if it is edited here; otherwise the terminal has done so."""
+        if self._begun is not None and self._reading is not None:
+            self._begun = None
+            self._reading.cancel()
+            self._out.write("^C\n")
+            self._is_asking = False
 
     def refresh(self) -> None:
         """Ask for a message, if it is time for one, and show what was typed of it."""
         is_due = self._picking is not None or not self._conversation.is_working
-        if self._free.is_set() and not self._is_asking and is_due:
-            self.write(f"{self._prompt}{self._lines.unfinished()}")
-            self._is_asking = True
+        if not self._free.is_set() or self._is_asking or not is_due:
+            return
+        if self._begun is None and (begun := self._lines.take_unfinished()):
+            self._begun = begun
+            if self._reading is not None:
+                self._reading.cancel()  # it is read in another way, which asks
+                return
+        self.write(f"{self._prompt}{(self._begun or '') if self._is_editing else ''}")
+        self._is_asking = True
 
     def draw(self, slot: str, lines: Sequence[str]) -> None:
         """Do nothing: nothing is drawn."""
@@ -231,8 +277,7 @@ class PlainLine:
             if shown is None:
                 self.write(f"\n{waiting}\n{draft}")
             else:
-                kept = sum(1 for _ in takewhile(bool, map(eq, shown, draft)))
-                self.write("\b \b" * (len(shown) - kept) + draft[kept:])
+                self.write(_retyped(shown, draft))
             shown = draft
 
         try:
@@ -267,15 +312,24 @@ class PlainLine:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._lines.put_back(begun)
 
     def _read_on(self) -> None:
         """Read lines again; the next one begins with the text typed before."""
         draft, self._draft = self._draft, ""
         if draft:
-            self._lines.put_back(draft)
-            self.write(f"{self._prompt}{draft}")
+            self._begun = draft
+            self.write(self._prompt)
             self._is_asking = True
         self._free.set()
+
+
+def _retyped(before: str, after: str) -> str:
+    """Return what turns a text at the end of a line into another one, without control sequences."""
+    kept = sum(1 for _ in takewhile(bool, map(eq, before, after)))
+    return "\b \b" * cells(before[kept:]) + after[kept:]
 
 
 def _list_of(picker: Picker, listed: Sequence[PickerEntry], width: int) -> str:

@@ -62,7 +62,7 @@ class RequestTimeoutError(
 
 
 class StreamBrokenError(LlmError, kind="Stream", recoverable=True):
-    """The connection was lost, or the answer ended before its end."""
+    """The connection was lost, or the answer is incomplete."""
 
 
 class ContextLengthError(LlmError, kind="ContextLength", code=ErrorCode.PROMPT_TOO_LONG):

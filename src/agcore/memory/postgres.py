@@ -97,13 +97,13 @@ class PostgresStore(ItemTable, indexes_pages=True):
         """Connect to the database, and create the table if it is missing.
 
         Args:
-            url: address, as libpq reads it: `postgresql://user:password@host/database`. A pooler
-                such as PgBouncer may stand before the server.
+            url: address, as libpq reads it: `postgresql://user:password@host/database`. The server
+                may be behind a pooler such as PgBouncer.
             eviction: when items are removed.
             table: its name, in the first schema of the user's `search_path`.
 
         Raises:
-            MemoryError: `Storage`; the database cannot be used, or the table is no memory store.
+            MemoryError: `Storage`; the database cannot be used, or the table is not a memory store.
                 `Invalid`; the name of the table is not lower-case letters, digits and `_`.
             AgentCoreError: `validation_error`; no event loop of asyncio is running here.
         """

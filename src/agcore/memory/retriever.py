@@ -62,10 +62,10 @@ class MemoryRetriever:
         knowledge: the pages.
         config: limits of the results.
         embed: gives a vector for each of some texts, for example by a model's embeddings.
-        vectors: keeps the vectors of pages; without it they are asked for anew in each process.
+        vectors: keeps the vectors of pages; without it they are requested again in each process.
 
     Raises:
-        ArgumentError: `embed` is no function of a list of texts.
+        ArgumentError: `embed` is not a function of a list of texts.
     """
 
     def __init__(

@@ -70,8 +70,8 @@ class RunResult(Generic[OutputT]):
     Attributes:
         output: the answer, in the requested type; the text if none was requested. While the run
             waits (`status`), and in the result of a `RunError`, there is none: it is None.
-        text: the final answer as the model wrote it. For a run that failed or was cancelled, what
-            has come of the last reply, or "".
+        text: the final answer as the model wrote it. For a run that failed or was cancelled,
+            the part of the last reply that arrived, or "".
         status: `completed`; `waiting` for the answers to `pending_requests`; `failed` or
             `cancelled` in the result of a `RunError`.
         usage: tokens of all model calls of the run.

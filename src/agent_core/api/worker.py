@@ -148,7 +148,7 @@ class Worker:
         self._drain: Callable[[], object] = lambda: None
 
     def drain(self) -> None:
-        """Take no more runs; `run` returns when its runs have ended or were handed over.
+        """Accept no more runs; `run` returns when its runs have ended or were handed over.
 
         It may be called from any thread.
         """

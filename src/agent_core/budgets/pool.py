@@ -90,7 +90,7 @@ class BudgetPool(SharedBudget):
 
     @property
     def reserved(self) -> Budget:
-        """The amounts that calls under way may still spend."""
+        """The amounts that active calls may still spend."""
         return _as_budget(self._ledger.use().reserved)
 
     @property

@@ -668,7 +668,7 @@ class PlanConfig(Section):
 
 
 class TaskConfig(Section):
-    """The folder of Task logs, and how long a claim holds without a sign of life."""
+    """The folder of Task logs, and how long a claim holds without a report."""
 
     wal_dir: str = "<project>/.soong-agent/tasks"
     step_lease_timeout_ms: Milliseconds = 300_000

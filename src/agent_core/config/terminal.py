@@ -12,7 +12,7 @@ _DAY_S = 86_400
 
 
 class TerminalConfig(Section):
-    """Calls to a user who has left the window, and the keys of the line in chat."""
+    """Notifications for a user who has left the window, and the keys of the line in chat."""
 
     keys: LineKeys = "emacs"
     notify: bool = True

@@ -108,7 +108,7 @@ def read_input(body: object) -> Asked:
     system and developer messages, state, context and tools of the front end are not.
 
     Raises:
-        AgentCoreError: `validation_error`: it is no such input, or there is no message of the user.
+        AgentCoreError: `validation_error`: it is not such an input, or has no message of the user.
     """
     try:
         asked = RunAgentInput.model_validate(body)

@@ -118,7 +118,7 @@ class TextGrows(Struct, frozen=True):
 
 
 class TextEnds(Struct, frozen=True):
-    """A text or a thought is whole."""
+    """A text or a thought is complete."""
 
     part_id: str
     is_reasoning: bool
@@ -140,7 +140,7 @@ class SourceFound(Struct, frozen=True):
 
 
 class CallMade(Struct, frozen=True):
-    """A whole call of a tool, by its canonical name."""
+    """A complete tool call, by its canonical name."""
 
     call_id: str
     name: str

@@ -293,7 +293,7 @@ class RunStats(Struct):
 
     @property
     def text(self) -> str:
-        """Return what has come of the last reply, with the pieces that it continues."""
+        """Return what arrived of the last reply, with the pieces that it continues."""
         is_continued = self.continuations or self.is_paused or not self.broken_off
         return "".join((*self.answer, self.broken_off)) if is_continued else self.broken_off
 

@@ -397,7 +397,7 @@ class Agent(Generic[OutputT]):
         description: tells other models what it is for.
         model: as for a run; by default that of the run that starts it.
         tools: the only tools it has, as for a run. They need not be among the tools of the run that
-            starts it, whose permissions, `disabled_tools` and budget apply all the same. None:
+            starts it, whose permissions, `disabled_tools` and budget still apply. None:
             those of that run; `()`: none.
         disabled_tools: names of tools that it must not have.
         output_type, output_mode, output_retries, output_validators: the type of its answer, as for

@@ -60,7 +60,7 @@ class PermissionCallback(Protocol):
     It may be a coroutine function or a plain one, which runs in a thread. The answer is a
     `PermissionDecision`, or the decision alone: `"allow_once"`, `"allow_for_session"`, `"deny"`, or
     `True` for once and `False` for deny.
-    Whatever goes wrong in it counts as a deny, except `UnattendedError`.
+    Any failure in it counts as a deny, except `UnattendedError`.
     """
 
     def __call__(

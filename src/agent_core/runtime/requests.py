@@ -248,7 +248,7 @@ class RequestChecker:
         Args:
             prompt: the message.
             model: is shown the images.
-            tenant: the only tenant whose images may be named; None: as the runtime is bound.
+            tenant: the only tenant whose images may be named; None: those of the runtime's tenant.
 
         Raises:
             AgentCoreError: `validation_error`: an image of it cannot be shown to any model.

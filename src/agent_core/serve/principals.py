@@ -18,7 +18,7 @@ class Principal(Struct, frozen=True):
 
     Attributes:
         name: stored with every answer and every run.
-        tenant: only sessions of this tenant exist for it; None: as the runtime is bound.
+        tenant: only sessions of this tenant exist for it; None: those of the runtime's tenant.
         may: what it may do.
     """
 

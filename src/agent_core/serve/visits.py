@@ -60,7 +60,7 @@ class Visit(Struct, frozen=True):
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose sessions exist for the principal; None: as the runtime is bound."""
+        """The tenant whose sessions exist for the principal; None: as for the runtime."""
         return self.principal.tenant
 
     def require(self, right: Right) -> None:

@@ -299,7 +299,7 @@ class ToolStarted(ToolEvent, frozen=True):
 
 
 class ToolProgress(ToolEvent, frozen=True):
-    """A running call reports where it is."""
+    """A running call reports its progress."""
 
     text: str = ""
 

@@ -186,7 +186,7 @@ def fingerprint_config(config: KgentConfig) -> str:
     the same fingerprint in every checkout.
 
     Raises:
-        KgentError: `validation_error`, category `config`: it is no profile.
+        KgentError: `validation_error`, category `config`: it is not a profile.
     """
     require("config", config, KgentConfig, "a KgentConfig, as load_config returns it")
     resolved = portable_fields(config)

@@ -47,7 +47,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Return whether an attempt is under way; in every other state the folder is sealed."""
+        """Return whether an attempt is in progress; in every other state the folder is sealed."""
         return self in {self.pending, self.running, self.waiting_for_tool}
 
 

@@ -304,7 +304,7 @@ class TerminalPrompt:
 
     def _menu(self, choices: Sequence[Choice]) -> list[str]:
         """Return the lines of the keys, which begin at the left edge, as no other line does."""
-        between = "  " if self._terminal.can_draw else ", "  # for screen readers
+        between = "  " if self._terminal.can_draw else "; "  # for screen readers
         words = [f"{choice.key} {choice.label}" for choice in choices]
         return _folded(words, self._terminal.width - len(_PROMPT) - 1, between)
 

@@ -496,7 +496,8 @@ def _with_unique_ids(
     waiting: dict[str, deque[ToolCall]] = {}  # one reply may give several calls the same id
     calls: list[ToolCall] = []
     for call in completed.tool_calls:
-        fresh = call.model_copy(update={"name": shorten_name(call.name)})
+        name = shorten_name(call.name)
+        fresh = call if name == call.name else call.model_copy(update={"name": name})
         if call.tool_call_id in used:
             raw = call.metadata.get("raw_tool_call_id", call.tool_call_id)
             metadata = {**call.metadata, "raw_tool_call_id": raw}

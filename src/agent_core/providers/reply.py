@@ -406,8 +406,8 @@ class ReplyAccumulator:
                 calls.append(call)
             elif block := part.block():
                 content.append(block)
-        if usage.raw_usage:
-            usage = usage.model_copy(update={"raw_usage": jsontext.clean(usage.raw_usage)})
+        if (raw := jsontext.cleaned(usage.raw_usage)) is not usage.raw_usage:
+            usage = usage.model_copy(update={"raw_usage": raw})
         metadata: JsonObject = {"stop_reason_missing": True} if stop is None else {}
         if words:
             metadata[STOP_WORDS] = foreign_line(words)

@@ -184,6 +184,13 @@ class AgentType(StrEnum):
     FORK = "fork"
 
 
+_COUNTS = (
+    *("input_tokens", "output_tokens", "total_tokens", "cache_read_tokens", "cache_write_tokens"),
+    *("cache_write_1h_tokens", "reasoning_tokens"),
+)
+"""The figures of a usage that are numbers of tokens, in their order."""
+
+
 class Usage(Frozen):
     """Tokens of one model call or one run, as the provider reported them.
 
@@ -228,14 +235,9 @@ class Usage(Frozen):
 
     def plus(self, other: "Usage") -> "Usage":
         """Return the sum of both; the raw reports of single calls are not kept."""
+        mine, theirs = self.__dict__, other.__dict__
         return Usage.of_checked(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            total_tokens=self.total_tokens + other.total_tokens,
-            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            **{name: mine[name] + theirs[name] for name in _COUNTS},
             cost=_added_cost(self, other),
             is_estimated=self.is_estimated or other.is_estimated,
             raw_usage={},

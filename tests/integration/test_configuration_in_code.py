@@ -132,9 +132,10 @@ async def test_the_file_and_the_code_are_not_mixed(home: Home, project: Path) ->
 
 
 UNUSABLE: list[tuple[dict[str, Any], str]] = [
-    ({name: ""}, name)
-    for name in ("project_dir", "config_path", "home_dir", "session_db_path", "database_url")
-] + [
+    *(
+        ({name: ""}, name)
+        for name in ("project_dir", "config_path", "home_dir", "session_db_path", "database_url")
+    ),
     ({"project_dir": 5}, "project_dir"),
     ({"home_dir": b"/x"}, "home_dir"),
     ({"persist": "no"}, "persist"),

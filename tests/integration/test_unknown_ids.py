@@ -67,7 +67,8 @@ def carried_out(
 
     def carry_out(line: str) -> tuple[int, str, str]:
         code = execute(line.split())
-        return code, *capsys.readouterr()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     with Path(os.devnull).open(encoding="utf-8") as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)

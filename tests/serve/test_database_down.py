@@ -178,5 +178,5 @@ async def test_a_signal_ends_a_server_whose_file_is_locked(
             async with signed_in(console) as client:
                 report = await get(client, f"/api/runs/{run['run_id']}")
     assert report["status"] == end
-    is_lost = (report["error"] or {}).get("details", {}).get("reason") == "owner_lost"
+    is_lost = bool(report["error"]) and report["error"]["details"].get("reason") == "owner_lost"
     assert is_lost is not is_brief

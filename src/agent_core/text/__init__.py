@@ -163,12 +163,12 @@ def shown_value(value: object) -> str:
 
 def not_a_list(name: str, given: object) -> str:
     """Return the message for an argument that must be a list, and shows how to write one."""
-    cure = ""
+    kind, cure = kind_of(given), ""
     if isinstance(given, str):
         cure = f"; write {name}=[{'…' if '://' in given else repr(shortened(given, 40))}]"
     elif not isinstance(given, int | float | bytes | Mapping | None):
         cure = f"; write {name}=[…]"
-    return f"{name} must be a list, not {kind_of(given)}{cure}"
+    return f"{name} must be a list, not {kind}{cure}"
 
 
 def utf8_size(text: str) -> int:

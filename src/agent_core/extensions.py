@@ -53,6 +53,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolResult,
 )
+from agent_core.types.values import Value
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -94,8 +95,8 @@ class GuardStop(PortableError):  # noqa: N818 - it is raised to stop a run, not 
     """Raised by a guard or an extension to stop the run, which fails with `guard_stopped`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtensionContext:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ExtensionContext(Value):
     """The run that an extension or a guard works for.
 
     Attributes:
@@ -107,8 +108,8 @@ class ExtensionContext:
     deps: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedCall:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class JudgedCall(Value):
     """A tool call that is about to be admitted or refused.
 
     Attributes:

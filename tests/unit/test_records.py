@@ -31,9 +31,10 @@ from pydantic import BaseModel, TypeAdapter
 
 import agent_core
 import kgent
-from agent_core.tools.base import Action
+from agent_core.tools.base import Action, ToolContext
+from agent_core.tools.registry import tool_from
 from agent_core.types import event_details
-from agent_core.types.tools import Access, CommandView, CommandViews
+from agent_core.types.tools import Access, CommandView, CommandViews, ToolDefinition
 from all_classes import PACKAGES, classes, modules, names_for, names_in, tree_of
 
 pytestmark = pytest.mark.timeout(120)  # every module is loaded
@@ -188,4 +189,25 @@ def test_what_a_call_touches_can_be_copied_changed_and_taken_apart() -> None:
 
 
 async def no_effect() -> str:
+    return ""
+
+
+def test_a_value_compares_hashes_and_shows_itself_like_a_dataclass() -> None:
+    view = CommandView(("ls",), None)
+    assert view == CommandView(("ls",), None) != CommandView(("ls",), "/bin/ls")
+    assert {view: 1}[CommandView(("ls",), None)] == 1
+    assert repr(view) == (
+        "CommandView(argv=('ls',), program=None, reads=(), writes=(), unknown_from=None,"
+        " only_reads=False, file=None)"
+    )
+    views = CommandViews((view,))
+    assert views != view
+    assert view != ("ls",)
+    tool = tool_from(ToolDefinition(name="own.tool", description=""), no_handler)
+    assert tool == copy.copy(tool) != replace(tool, ends_run=True)
+    assert "name='own.tool', description" in repr(tool)
+    assert not repr(tool).endswith("name='own.tool')")
+
+
+def no_handler(arguments: dict[str, Any], context: ToolContext) -> str:
     return ""

@@ -32,6 +32,7 @@ from agent_core.types import (
     Usage,
     UserMessage,
 )
+from agent_core.types.values import Value
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -63,8 +64,8 @@ AnyDecision = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult(Generic[OutputT]):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunResult(Value, Generic[OutputT]):
     """The result of a run.
 
     Attributes:

@@ -41,6 +41,7 @@ from agent_core.types import (
 )
 from agent_core.types.budget import SharedBudget
 from agent_core.types.fields import misfit
+from agent_core.types.values import Value
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -99,8 +100,8 @@ class AnyAgent(Protocol[OutputT]):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions(Generic[OutputT]):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunOptions(Value, Generic[OutputT]):
     """Options of one run. They never permit what the configuration forbids.
 
     Attributes:
@@ -383,8 +384,8 @@ _SETTINGS = ("temperature", "reasoning", "max_output_tokens")
 _NAMES = tuple(each.name for each in fields(RunOptions))
 
 
-@dataclass(frozen=True, slots=True)
-class Agent(Generic[OutputT]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Agent(Value, Generic[OutputT]):
     """An agent: a name, instructions, a model, tools, an answer type and limits.
 
     It is a value: the main agent of a run (`run(agent=…)`), an agent that others may start

@@ -27,6 +27,7 @@ from agent_core.types import (
     ToolResult,
     ToolResultBlock,
 )
+from agent_core.types.values import Value
 
 ToolReturn = ToolResult | str | bytes | dict[str, Any] | list[Any] | int | float | bool | None
 """Any value that a handler may return; anything but a `ToolResult` is wrapped.
@@ -35,8 +36,8 @@ Models, dataclasses and other values with a form in JSON are wrapped too.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ToolAnswer(Value):
     """An answer that also puts something into the conversation.
 
     Attributes:
@@ -91,8 +92,8 @@ Deps = TypeVar("Deps", default=Any, covariant=True)
 _NO_DEPS: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext(Generic[Deps]):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ToolContext(Value, Generic[Deps]):
     """Facts about the run of a call, and functions for the call.
 
     Attributes:
@@ -189,8 +190,8 @@ class CutCallError(asyncio.CancelledError):
         self.result = result
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Action(Value):
     """A call that was worked out but has not run.
 
     `access` lists the effects; `run` has these effects and no others, so that approving `access`
@@ -201,8 +202,8 @@ class Action:
     run: Callable[[], Awaitable[ToolReturn | ToolAnswer]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferContext(Generic[Deps]):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OfferContext(Value, Generic[Deps]):
     """The run that a tool may be offered to.
 
     Attributes:
@@ -231,8 +232,8 @@ It raises `ToolError` for a call that cannot or must never be done, whatever the
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tool(Value):
     """A tool a run can use.
 
     Attributes:

@@ -24,6 +24,7 @@ from pydantic import (
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.text.content import without_content
 from agent_core.types.fields import Fields
+from agent_core.types.values import Value
 
 _new = object.__new__
 _slots = vars(BaseModel)  # their own setters: half the cost of `object.__setattr__`
@@ -495,8 +496,8 @@ class NodeType(StrEnum):
     SYSTEM_NOTE = "system_note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFlags:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class NodeFlags(Value):
     """Special properties of a conversation item; stored as keys of its metadata.
 
     Attributes:
@@ -540,8 +541,8 @@ def text_in(content: Iterable["ContentBlock"], between: str = "") -> str:
     return between.join([block.text for block in content if isinstance(block, TextBlock)])
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Draft(Value):
     """A conversation item that has not been stored yet."""
 
     role: Role

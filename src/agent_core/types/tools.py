@@ -18,6 +18,7 @@ from agent_core.types.content import (
     SafeId,
     TextBlock,
 )
+from agent_core.types.values import Value
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,256}$")]
 """A canonical tool name: dotted, like `code.read_file` or `mcp.<server>.<tool>`."""
@@ -123,8 +124,8 @@ BY_NETWORK = "the network, which always asks"
 """What asks for a confined command that is to have the network: see `Access.asked_by`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandView:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CommandView(Value):
     """One program that a command runs, with its words.
 
     Attributes:
@@ -149,8 +150,8 @@ class CommandView:
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommandViews:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CommandViews(Value):
     """All programs that a command runs, including those inside wrappers and shells.
 
     Attributes:
@@ -168,8 +169,8 @@ class CommandViews:
     asks_anyway: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Access(Value):
     """The effects of one call, determined before the question, and not changed after.
 
     Attributes:

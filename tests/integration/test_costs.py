@@ -1,5 +1,6 @@
 """What stored runs have cost, added up by day, model, project and session."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from agent_core import AgentCoreError, AgentRuntime, ModelConfig, Usage
 from agent_core.providers.scripted import Says, ScriptedProvider, calls
 from agent_core.types import CostSummary
+from captures import record
 from isolation import Home
 from runtimes import CONFIG, runtime
 
@@ -120,9 +122,8 @@ async def test_the_command_says_what_is_not_known(home: Home, project: Path) -> 
     assert "s1  hello there" in shown.stdout
     assert "$0.002000 + ?" in shown.stdout.splitlines()[-1]
     assert "[model] price" in shown.stderr
-    named = [line for line in shown.stdout.splitlines() if str(project) in line]
-    assert len(named) == 1  # whole, for a program that reads it
-    assert max(len(line) for line in shown.stdout.splitlines() if line not in named) <= 80
+    wide = [line for line in shown.stdout.splitlines() if len(line) > 80]
+    assert [str(project) in line for line in wide] == [True]  # whole, for a program that reads it
 
     found = json.loads(command(home, project, "--json", "--by", "session").stdout)
     assert list(found) == ["total", "session"]
@@ -138,6 +139,20 @@ async def test_a_title_is_whole_where_a_program_reads_it(home: Home, project: Pa
     (line,) = [each for each in command(home, project).stdout.splitlines() if "s1  " in each]
     assert line.startswith(f"  s1  {title} ")
     assert line.endswith(" $0.002000")
+
+
+async def test_a_screen_shows_the_beginning_of_an_id_and_more_of_the_title(
+    home: Home, project: Path
+) -> None:
+    title = "change the colour of every button"
+    async with runtime(home, project, [says("one")], config=PRICED) as made:
+        session_id = (await made.run(title)).session_id
+    words = [sys.executable, "-m", "agent_core.cli", "cost", "--by", "session"]
+    screen = await asyncio.to_thread(record, words, env=home.env(), cwd=project)
+    assert screen.code == 0
+    assert title in screen.text
+    assert session_id not in screen.text
+    assert session_id[:13] in screen.text
 
 
 def test_the_command_needs_no_configuration_and_refuses_what_is_no_time(

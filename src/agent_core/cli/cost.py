@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from agent_core.api import AgentRuntime
 from agent_core.cli.exit_codes import COMPLETED
 from agent_core.cli.layout import cells, fitted, window_size
 from agent_core.cli.options import Options
@@ -40,6 +41,7 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             tables[by] = await runtime.costs(
                 by, since=options.since, project=options.path, limit=limit + 1
             )
+        short_ids = await _short_ids(runtime) if sys.stdout.isatty() else {}
     if options.json:
         total = tables.pop("all")
         shown: JsonObject = {"total": _figures(total[0], clean) if total else None}
@@ -53,14 +55,13 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         return COMPLETED
     for by, rows in tables.items():
         terminal.text(f"by {by}\n")
-        for row in rows[:limit]:
-            name = row.key if row.title is None else f"{row.key}  {row.title}"
-            terminal.text(_line(name, row, clean))
+        terminal.text("".join(_table(rows[:limit], short_ids, clean)))
         if len(rows) > limit:
             terminal.text(f"  … more: soong-agent cost --by {by} --limit {10 * limit}\n")
         terminal.text("\n")
     (total,) = totals
-    terminal.text(_line(f"in all, {plural(total.sessions, 'session')}", total, clean))
+    name = f"in all, {plural(total.sessions, 'session')}"
+    terminal.text(_line(name, total, _columns([name])))
     if total.unpriced:
         remark = f"the price of {plural(total.unpriced, 'run')} is not known; [model] price sets it"
         terminal.line(remark, Style.DIM)
@@ -74,6 +75,12 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     return COMPLETED
 
 
+async def _short_ids(runtime: AgentRuntime) -> dict[str, str]:
+    """Return the beginnings that name the sessions used last: titles need the room."""
+    summaries = await runtime.session_summaries(limit=_LONG)
+    return {each.session_id: each.short_id for each in summaries}
+
+
 def _there_are_none(options: Options, clean: Clean) -> str:
     when = "since then" if options.since else "has been stored"
     if not options.path:
@@ -82,14 +89,33 @@ def _there_are_none(options: Options, clean: Clean) -> str:
     return f"no run of {visible(clean(project), one_line=True)} {when}"
 
 
-def _line(name: str, row: CostSummary, clean: Clean) -> str:
-    """A line of a table, as wide as the terminal."""
+def _table(
+    rows: Sequence[CostSummary], short_ids: Mapping[str, str], clean: Clean
+) -> Iterator[str]:
+    """Yield the lines of a table."""
+    names: list[str] = []
+    for row in rows:
+        key = short_ids.get(row.key, row.key)
+        name = key if row.title is None else f"{key}  {row.title}"
+        names.append(visible(clean(name), one_line=True))
+    columns = _columns(names)
+    for name, row in zip(names, rows, strict=True):
+        yield _line(name, row, columns)
+
+
+def _columns(names: Iterable[str]) -> int:
+    """Return how wide a table is: as the terminal, or so that another program gets whole names."""
     columns = min(window_size(sys.stdout).columns, _WIDEST)
-    if not sys.stdout.isatty():  # nothing is cut that another program reads
-        columns = max(columns, cells(visible(clean(name), one_line=True)) + _FIGURES)
+    if sys.stdout.isatty():
+        return columns
+    return max(columns, *(cells(name) + _FIGURES for name in names))
+
+
+def _line(name: str, row: CostSummary, columns: int) -> str:
+    """Return a line of a table of so many columns."""
     runs = f"{plural(row.runs, 'run'):>10}" if columns >= _NARROW else ""
     room = max(columns - len(runs) - 31, 10)
-    text = fitted(visible(clean(name), one_line=True), room)
+    text = fitted(name, room)
     text += " " * (room - cells(text))
     tokens = (
         f"{'~' if row.usage.is_estimated else ''}{format_tokens(row.usage.total_tokens)} tokens"

@@ -10,6 +10,8 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from agent_core.cli.exit_codes import COMPLETED, FAILED
+from agent_core.cli.layout import wrapped
+from agent_core.cli.sheet import Sheet
 from agent_core.cli.terminal import Terminal
 from agent_core.text import without_code
 
@@ -17,6 +19,7 @@ State = Literal["ok", "remark", "broken"]
 
 
 NOT_CHECKED = "not checked"
+_INDENT, _LEAST_ROOM = 23, 16
 
 
 class Finding(Struct, frozen=True):
@@ -62,6 +65,12 @@ def _merged(findings: Sequence[Finding]) -> Iterator[Finding]:
             yield replace(each, name=NOT_CHECKED, text=f"{', '.join(names)}: {because}")
 
 
+def _indented(text: str, room: int) -> str:
+    """Return a text behind its lead: on a screen, lines that fit, broken between words."""
+    lines = [part for line in text.split("\n") for part in wrapped(line, room, breaks=False)]
+    return f"\n{'':<{_INDENT}}".join(lines)
+
+
 def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: bool) -> int:
     """Show the findings, and return the exit code: 0 if none is broken.
 
@@ -77,12 +86,13 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: b
         terminal.text(json.dumps({"ok": is_well, "checks": checks}, indent=2) + "\n")
     else:
         said: set[str | None] = {None}
+        room = max(Sheet().width - _INDENT - 1, _LEAST_ROOM)
         shown = list(_merged(findings))
         for finding, following in zip_longest(shown, shown[1:]):
-            text = finding.text.replace("\n", f"\n{'':<23}")
-            terminal.text(f"{finding.state:<7} {finding.name:<14} {text}\n")
+            lead = f"{finding.state:<7} {finding.name:<14} "
+            terminal.text(f"{lead}{_indented(finding.text, room)}\n")
             cure = finding.cure
             if cure not in said and (following is None or following.cure != cure):
                 said.add(cure)
-                terminal.text(f"{'':<23}{cure}\n")
+                terminal.text(f"{'':<{_INDENT}}{_indented(cure or '', room)}\n")
     return COMPLETED if is_well else FAILED

@@ -183,6 +183,12 @@ def wait() -> None:
     assert _opened().wait()
 
 
+def wait_if_begun() -> None:
+    """Return once programs are started as copies, or cannot be; at once if that has not begun."""
+    for each in _stock:
+        each.wait()
+
+
 def end() -> None:
     """End the processes that are copied."""
     while _doors:
@@ -354,13 +360,15 @@ def _umask() -> int:
 def _load() -> None:
     """Load all that a command may need, and keep it out of every search for garbage."""
     pydantic: Any = importlib.import_module("pydantic")
-    for package in _PACKAGES:
-        _load_package(package)
+    with warnings.catch_warnings():  # at its end, what has been warned of is forgotten
+        warnings.simplefilter("ignore")
+        for package in _PACKAGES:
+            _load_package(package)
     for model in list(_subclasses(pydantic.BaseModel)):
         if model.__module__.startswith("agent_core."):
             model.model_rebuild(raise_errors=False)
     _fill_caches()
-    with warnings.catch_warnings():  # at its end, what has been warned of is forgotten
+    with warnings.catch_warnings():
         _rehearse()
     new_databases.install()
     gc.collect()

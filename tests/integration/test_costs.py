@@ -144,7 +144,7 @@ async def test_a_title_is_whole_where_a_program_reads_it(home: Home, project: Pa
 async def test_a_screen_shows_the_beginning_of_an_id_and_more_of_the_title(
     home: Home, project: Path
 ) -> None:
-    title = "change the colour of every button"
+    title = "change a colour"
     async with runtime(home, project, [says("one")], config=PRICED) as made:
         session_id = (await made.run(title)).session_id
     words = [sys.executable, "-m", "agent_core.cli", "cost", "--by", "session"]

@@ -10,6 +10,8 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, cast
 
+from msgspec import Struct, field
+
 from agent_core.config.models import ModelConfig, PriceConfig
 from agent_core.config.servers import is_public
 from agent_core.text.json_text import JsonObject
@@ -150,11 +152,12 @@ FREE = ConfiguredPrice(PriceConfig.model_construct(input=0, output=0))
 """The price of a model that runs in this process."""
 
 
-class Prices:
+class Prices(Struct, eq=False):
     """The prices of models, each looked up once; the lists are loaded when first needed."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], Price | None] = {}
+    _known: dict[tuple[object, ...], Price | None] = field(
+        default_factory=dict[tuple[object, ...], Price | None]
+    )
 
     def at_hand(self, model: ModelConfig) -> Price | None:
         """Return the price of a model if it is known without reading a list."""

@@ -6,6 +6,8 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from msgspec import Struct
+
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.tally import CallTally, size_of
@@ -29,17 +31,17 @@ _WRAPPERS = {"adapter_faults.py", "fallback.py", "retrying.py", "scripted.py"}
 """Modules next to the package's adapters that may call an adapter from outside."""
 
 
-class AdapterCheck:
+class AdapterCheck(Struct, eq=False):
     """Checks the events of one call against the contract of `ProviderAdapter`.
 
     Behaviour that a service may show, like an empty answer, is not a mistake of its adapter.
     """
 
-    def __init__(self, request: ModelRequest, tally: CallTally) -> None:
-        self._whose = f"the adapter of model {request.model!r}"
-        self._tally = tally
-        self._has_shown_text = False
-        self._is_over = False
+    _request: ModelRequest
+    _tally: CallTally
+    _started: ModelStarted | None = None
+    _has_shown_text: bool = False
+    _is_over: bool = False
 
     def take(self, event: Any) -> None:
         """Check the next event, and count it.
@@ -71,7 +73,7 @@ class AdapterCheck:
             self._is_over = True
             self._check_reply(event)
         elif isinstance(event, ModelStarted):
-            self._whose = f"the adapter of provider {event.provider!r}, model {event.model!r},"
+            self._started = event
 
     def _check_reply(self, reply: ModelCompleted) -> None:
         calls = {call.tool_call_id for call in reply.tool_calls}
@@ -119,7 +121,10 @@ class AdapterCheck:
         )
 
     def _mistake(self, what: str) -> ProviderError:
-        return _mistake(self._whose, what)
+        whose = f"the adapter of model {self._request.model!r}"
+        if (started := self._started) is not None:
+            whose = f"the adapter of provider {started.provider!r}, model {started.model!r},"
+        return _mistake(whose, what)
 
 
 def open_stream(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from msgspec import Struct, field
 from pydantic import Field
 
 from agent_core.text import BYTES_PER_TOKEN
@@ -22,7 +23,7 @@ from agent_core.types import (
 )
 
 
-class CallTally:
+class CallTally(Struct, eq=False):
     """The attempts of one model call.
 
     An attempt without a reply costs its estimated prompt and the part of the reply that has
@@ -43,17 +44,15 @@ class CallTally:
         cost: as given, or set later, once the price is known.
     """
 
-    def __init__(
-        self, prompt: Callable[[], int], cost: Callable[[Usage], float] | None = None
-    ) -> None:
-        self.arrived = 0
-        self.losses: list[Usage] = []
-        self.reply: Usage | None = None
-        self.cost = cost
-        self._prompt = prompt
-        self._counted: CallTally | None = None
-        self._seen = self._taken = 0
-        self._sent_at: float | None = None
+    _prompt: Callable[[], int]
+    cost: Callable[[Usage], float] | None = None
+    arrived: int = 0
+    losses: list[Usage] = field(default_factory=list[Usage])
+    reply: Usage | None = None
+    _counted: "CallTally | None" = None
+    _seen: int = 0
+    _taken: int = 0
+    _sent_at: float | None = None
 
     def take(self, event: ModelEvent) -> None:
         """Count an event of the call."""

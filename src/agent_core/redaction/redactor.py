@@ -13,6 +13,7 @@ from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
 import orjson
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent_core.redaction.shapes import (
@@ -183,7 +184,7 @@ _SHOWN_ENDS = 10_000  # characters of each end of a long traceback
 _SHORT_WAIT = 256
 
 
-class ShapeFilter:
+class ShapeFilter(Struct, eq=False):
     """Replaces token shapes in a text that arrives in pieces.
 
     One character that was already shown is kept, because rules look back that far. A long text
@@ -191,11 +192,10 @@ class ShapeFilter:
     of a piece does not grow with the waiting text.
     """
 
-    def __init__(self) -> None:
-        self._text = ""
-        self._fresh = 0  # where the text begins that was not shown yet
-        self._rest_of_secret: re.Pattern[str] | None = None
-        self._due = 0  # the length at which the text is examined again
+    _text: str = ""
+    _fresh: int = 0  # where the text begins that was not shown yet
+    _rest_of_secret: re.Pattern[str] | None = None
+    _due: int = 0  # the length at which the text is examined again
 
     def feed(self, text: str, *, final: bool = False) -> str:
         """Take the next piece and return what can be shown now."""
@@ -242,17 +242,16 @@ class ShapeFilter:
         self._text = self._text[start - self._fresh :]
 
 
-class LiveText:
+class LiveText(Struct, eq=False):
     """One live text, redacted while it is being written.
 
     The outputs of `feed` and `finish`, joined, are the redaction of the whole text, however it
     was cut. Ordinary words pass at once; only possible beginnings of secrets wait.
     """
 
-    def __init__(self, values: SecretValues) -> None:
-        self._values = values
-        self._held = ""
-        self._shapes = ShapeFilter()
+    _values: SecretValues
+    _held: str = ""
+    _shapes: ShapeFilter = field(default_factory=ShapeFilter)
 
     def feed(self, text: str) -> str:
         """Take the next piece and return what can be shown now; may be empty."""

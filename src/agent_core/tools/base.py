@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
+from msgspec import Struct
 from typing_extensions import TypeVar
 
 from agent_core.errors import ErrorCode, PortableError, ToolError
@@ -369,7 +370,7 @@ LoadedTextSource = Callable[[NodeType], Iterable[Mapping[str, Any]]]
 """Gives the metadata of the loaded texts of one type in a request, in their order."""
 
 
-class View:
+class View(Struct, eq=False):
     """The loaded texts that are part of the latest request of one run.
 
     A text that a compaction dropped, or that was removed to make room, is not included.
@@ -378,9 +379,8 @@ class View:
         turn: grows with every request; a text that is being added is in view from the next one.
     """
 
-    def __init__(self) -> None:
-        self.turn = 0
-        self._source: LoadedTextSource | None = None
+    turn: int = 0
+    _source: "LoadedTextSource | None" = None
 
     def show(self, source: LoadedTextSource) -> None:
         """Take the request that has just been built."""

@@ -25,7 +25,7 @@ from functools import lru_cache
 from numbers import Number
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
@@ -75,7 +75,7 @@ class KeptFile(Struct, frozen=True):
     is_picture: bool
 
 
-class ValueWriter:
+class ValueWriter(Struct, eq=False):
     """One conversion. It counts what is left, and knows which containers it is inside of.
 
     Args:
@@ -87,13 +87,13 @@ class ValueWriter:
         left_out: what could not be written, one clause for each kind.
     """
 
-    def __init__(self, most: int = MAX_VALUES, *, takes_files: bool = False) -> None:
-        self._values_left = most
-        self._text_left = MAX_TEXT
-        self._takes_files = takes_files
-        self._within: set[int] = set()
-        self.files: list[KeptFile] = []
-        self.left_out: dict[str, None] = {}
+    most: int = MAX_VALUES
+    takes_files: bool = False
+    files: list[KeptFile] = field(default_factory=list[KeptFile])
+    left_out: dict[str, None] = field(default_factory=dict[str, None])
+    _values: int = 0
+    _text_left: int = MAX_TEXT
+    _within: set[int] = field(default_factory=set[int])
 
     def write(self, value: object, depth: int = 0) -> Any:
         """Return the value as plain JSON.
@@ -101,8 +101,8 @@ class ValueWriter:
         Raises:
             TooManyValuesError: it has too many parts.
         """
-        self._values_left -= 1
-        if self._values_left < 0 or self._text_left < 0:
+        self._values += 1
+        if self._values > self.most or self._text_left < 0:
             message = "the answer has too many parts; write it to a file and keep that instead"
             raise TooManyValuesError(message)
         if value is None or value is True or value is False:
@@ -204,12 +204,12 @@ class ValueWriter:
 
         known = media_type(content)
         is_picture = known in PICTURES
-        is_inside = not (is_alone and self._takes_files)
+        is_inside = not (is_alone and self.takes_files)
         if is_inside and not is_picture and len(content) <= SMALL_BYTES:
             return base64.b64encode(content).decode()
         mime_type = known or "application/octet-stream"
         described = f"{mime_type}, {len(content)} bytes"
-        if not self._takes_files:
+        if not self.takes_files:
             return f"({described})"
         self.files.append(KeptFile(content, mime_type, is_picture))
         return f"({described}: file {len(self.files)} of this result)"

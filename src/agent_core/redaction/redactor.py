@@ -41,6 +41,13 @@ from agent_core.types import (
 SHORTEST_SECRET = 4
 """Shorter values are ignored: replacing every `a` would destroy the text and hide nothing."""
 
+_PLACEHOLDERS = {
+    *("any", "anything", "changeme", "dummy", "empty", "fake", "local", "localhost", "lm-studio"),
+    *("lmstudio", "no-key", "none", "not-needed", "null", "ollama", "placeholder", "test"),
+    *("sk-no-key-required", "testing", "unused", "vllm"),
+}
+"""Words that stand for a key at servers that need none: as secrets they would destroy texts."""
+
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _CUT_BEHIND = re.compile(r"(?:\n|\\n)?(?:\u2026|\\u2026| ?\[\.\.\. omitted)")
 _CUT_BEFORE = r"\u2026(?:\n|\\n)?\Z"
@@ -74,9 +81,10 @@ class SecretValues:
         self._markers: dict[str, str] = {}
         for value, kind in kinds.items():
             shown = marker(_UNSAFE_IN_KIND.sub("_", kind))
-            if len(value.strip()) < SHORTEST_SECRET:
+            bare = value.strip()
+            if len(bare) < SHORTEST_SECRET or bare.casefold() in _PLACEHOLDERS:
                 continue
-            spellings = (form for part in _parts(value.strip()) for form in _spellings(part))
+            spellings = (form for part in _parts(bare) for form in _spellings(part))
             for form in spellings:
                 form = (
                     form.encode(encoding, "surrogateescape").decode("latin-1") if encoding else form

@@ -45,6 +45,12 @@ def test_values_too_short_to_be_secret_are_ignored(value: str) -> None:
     assert Redactor({"KEY": value}).text("abc   ab c") == "abc   ab c"
 
 
+@together("value", ["test", "EMPTY", "none", "ollama", " Dummy "])
+def test_a_word_in_place_of_a_key_is_no_secret(value: str) -> None:
+    text = "pytest runs no test: none is EMPTY, and ollama takes any Dummy"
+    assert Redactor({"OPENAI_API_KEY": value}).text(text) == text
+
+
 def test_a_kind_cannot_break_the_marker() -> None:
     assert Redactor({"a] b\n": "secret-value"}).secrets_only("secret-value") == "[redacted:a_b_]"
 

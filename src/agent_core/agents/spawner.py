@@ -228,8 +228,8 @@ class ChildSpawner:
             wanted = [name for name in wanted if name == "create_sub_agent" and self._agents]
         tools: list[Tool] = []
         for name in wanted:
-            make = partial(self.make_tool, name)
-            tool = make() if self._is_limited else packaged_tool(f"agent.{name}", make)
+            find = partial(partial, self.make_tool, name)
+            tool = find()() if self._is_limited else packaged_tool(f"agent.{name}", find)
             if name == "create_sub_agent" and self._agents:
                 from agent_core.agents.agent_values import with_listed  # noqa: PLC0415
 

@@ -329,7 +329,7 @@ class RunHandle(Generic[OutputT]):
             AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
         self._runs.home.require()
-        status = await self._runs.wait(self.run_id)
+        status = await self._runs.wait(self._run.identity.run_id)
         await self._look(status)
         return status
 

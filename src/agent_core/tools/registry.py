@@ -130,21 +130,24 @@ def model_tool(
     )
 
 
-def packaged_tool(key: str, make: Callable[[], Tool]) -> Tool:
+def packaged_tool(key: str, find: Callable[[], Callable[[], Tool]]) -> Tool:
     """Return a built-in tool as the package describes it; what does its work is made when called.
 
     Args:
         key: of its description in the package's file of schemas.
-        make: makes the tool itself, before its first call.
+        find: returns the function that makes the tool itself, before its first call.
     """
     definition, facts = _packaged(key)
-    made = cache(make)
+    made: list[Tool] = []
 
     def parse(arguments: Mapping[str, Any]) -> object:
-        return made().parse(arguments)
+        if not made:
+            make = find()
+            made.append(make())
+        return made[0].parse(arguments)
 
     async def prepare(arguments: object, context: ToolContext) -> Action:
-        return await made().prepare(arguments, context)
+        return await made[0].prepare(arguments, context)  # only `parse` returns such arguments
 
     return Tool(definition, parse, prepare, **facts)
 

@@ -1,6 +1,7 @@
 """The built-in tools that work on the project: read, list, search, write, edit, run."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import cast
 
@@ -24,7 +25,7 @@ def code_tool(name: str, workspace: Workspace) -> Tool:
     key, sandbox = name, workspace.sandbox
     if name == "code.run_command" and sandbox is not None:
         key = f"{name} {OFFLINE if sandbox.config.network == 'ask' else SANDBOXED}"
-    return packaged_tool(key, lambda: maker_of(name)(workspace))
+    return packaged_tool(key, lambda: partial(maker_of(name), workspace))
 
 
 def code_tools(workspace: Workspace) -> list[Tool]:

@@ -5,6 +5,7 @@ import signal
 import socket
 import ssl
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +16,7 @@ from isolation import Home
 from mcp_clients import configure
 from own_consoles import BEARER, TOKEN, browser, serving, signed_in, started
 from sweeps import kept
+from tables import together
 
 TOKEN_OPTION = ("--token-env", "CONSOLE_TOKEN")
 OFF_LOOPBACK = ("--host", "0.0.0.0")  # noqa: S104 - what a user may ask for
@@ -343,7 +345,15 @@ async def test_signing_out_ends_the_cookie_in_the_browser(
                 assert response.status == 401
 
 
-@pytest.mark.parametrize(
+@pytest.fixture(scope="module")
+def signed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a console that nobody has signed in to."""
+    home = configure(Home(tmp_path_factory.mktemp("home")), "http://127.0.0.1:9/v1")
+    with serving(home, tmp_path_factory.mktemp("project"), *TOKEN_OPTION) as console:
+        yield console.address
+
+
+@together(
     ("languages", "found"),
     [
         ("", "en"),
@@ -355,18 +365,17 @@ async def test_signing_out_ends_the_cookie_in_the_browser(
     ],
 )
 async def test_a_browser_that_is_not_signed_in_gets_the_form_in_its_language(
-    ready: Home, project: Path, languages: str, found: str
+    signed_out: str, languages: str, found: str
 ) -> None:
     headers = {"Accept": "text/html,*/*;q=0.8", "Accept-Language": languages}
-    with serving(ready, project, *TOKEN_OPTION) as console:
-        async with (
-            browser() as client,
-            client.get(f"{console.address}/sessions/x", headers=headers) as response,
-        ):
-            page = await response.text()
-            assert response.status == 401
-            assert response.headers["WWW-Authenticate"] == "Bearer"
-            assert response.content_type == "text/html"
+    async with (
+        browser() as client,
+        client.get(f"{signed_out}/sessions/x", headers=headers) as response,
+    ):
+        page = await response.text()
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert response.content_type == "text/html"
     assert f'<html lang="{found}">' in page
     assert 'method="post" action="/login"' in page
     assert "<script" not in page

@@ -600,7 +600,7 @@ async def test_a_budget_of_one_run_is_not_given_with_an_answer(
 ) -> None:
     handle = await park(home, project, call("deploy"), tools=[shop.deploy])
     async with runtime(home, project, ["done"], config=PARK) as made:
-        with pytest.raises(AgentCoreError, match="budget is a BudgetPool"):
+        with pytest.raises(AgentCoreError, match="budget must be a BudgetPool"):
             await made.answer(
                 handle.pending_requests[0],
                 "allow_once",

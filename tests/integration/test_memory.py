@@ -262,7 +262,7 @@ async def test_what_fails_is_tried_with_pauses_and_does_not_grow_and_a_new_wish_
         for number in range(10):
             await ask(made, f"message {number}")
         (wish,) = await made.finish_wishes()
-        assert "no JSON" in wish.error
+        assert "not JSON" in wish.error
         assert asked() == [[tea]]
         later(monkeypatch, minutes=1)
         await ask(made, "once more")

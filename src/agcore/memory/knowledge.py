@@ -78,7 +78,7 @@ class KnowledgeStore:
         links: Iterable[str] = (),
         page_id: str | None = None,
     ) -> KnowledgePage:
-        """Store a page, in place of the page with this id if there is one.
+        """Store a page; it replaces the page with this id if there is one.
 
         Raises:
             MemoryError: it could not be stored. `Invalid`; the id is empty.

@@ -96,7 +96,7 @@ def _sendable(options: dict[str, Any]) -> dict[str, Any]:
             case dict():
                 table = cast("dict[Any, object]", value)
                 if unfit := [key for key in table if not isinstance(key, str)]:
-                    raise ValueError(f"must have strings for keys, and {unfit[0]!r} is none")
+                    raise ValueError(f"must have strings as keys, not {unfit[0]!r}")
                 pending.extend(table.values())
             case list():
                 pending.extend(cast("list[object]", value))
@@ -705,7 +705,7 @@ class PermissionsConfig(Section):
 def _place(path: str) -> str:
     """Check the path of a folder or a file; a pattern would be taken as a literal name."""
     if not path or not set("*?[\0").isdisjoint(path):
-        raise ValueError("must name a folder or a file; a pattern or an empty name is none")
+        raise ValueError("must name a folder or a file, not a pattern or an empty name")
     return path
 
 

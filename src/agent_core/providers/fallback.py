@@ -83,7 +83,7 @@ class FallbackProvider:
                 too_long = ProviderError(
                     ErrorCode.PROMPT_TOO_LONG,
                     f"the request does not fit into the {model.window} tokens of"
-                    f" {model.name}, which answers in place of {request.model}",
+                    f" {model.name}, which answers instead of {request.model}",
                     details=named,
                 )
                 yield ModelFailed(error=ErrorPayload.of(too_long))

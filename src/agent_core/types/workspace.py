@@ -93,7 +93,7 @@ class FileChange(Frozen):
         kind: `added`, `deleted`, `modified`, `mode` (its permissions), or `kind`: a file became a
             folder or a link, or the other way round.
         diff: a unified diff without secrets; None if there is no text to show.
-        note: a description in place of the diff.
+        note: a description instead of the diff.
     """
 
     path: str

@@ -220,6 +220,9 @@ class ChildSpawner:
         self.free = frozenset({CREATE_SUB_AGENT}) if self._agents else frozenset[str]()
         self.board: TaskBoardSource | None = None
 
+    def _maker_of(self, name: str) -> Callable[[], Tool]:
+        return partial(self.make_tool, name)
+
     @property
     def tools(self) -> list[Tool]:
         """Return the tools that start agents, without the tools disabled in the settings."""
@@ -228,8 +231,11 @@ class ChildSpawner:
             wanted = [name for name in wanted if name == "create_sub_agent" and self._agents]
         tools: list[Tool] = []
         for name in wanted:
-            find = partial(partial, self.make_tool, name)
-            tool = find()() if self._is_limited else packaged_tool(f"agent.{name}", find)
+            tool = (
+                self.make_tool(name)
+                if self._is_limited
+                else packaged_tool(f"agent.{name}", partial(self._maker_of, name))
+            )
             if name == "create_sub_agent" and self._agents:
                 from agent_core.agents.agent_values import with_listed  # noqa: PLC0415
 

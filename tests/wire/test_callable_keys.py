@@ -234,6 +234,12 @@ async def test_a_key_that_a_service_repeats_is_not_shown_or_stored() -> None:
     assert b"[redacted]" in traffic[0].response
 
 
+async def test_a_key_of_a_letter_leaves_the_words_of_a_failure_whole() -> None:
+    async with opened(lambda: "a", [Status(500, b"a bad day")]) as (adapter, _):
+        (failed,) = [each for each in await called(adapter) if isinstance(each, ModelFailed)]
+    assert "a bad day" in failed.error.message
+
+
 async def test_a_run_uses_the_callable_of_its_model(home: Home) -> None:
     async with ModelServer(["one", "two"]) as server:
         fields = {"provider": "openai", "base_url": f"{server.url}/v1"}

@@ -132,7 +132,7 @@ async def _list(
     if not found and not options.json:
         terminal.line(await _there_are_none(runtime, options, setup), Style.DIM)
     if more and not options.json:
-        terminal.line(f"only the newest {limit:,} are shown: --limit 0 shows all", Style.DIM)
+        terminal.line(f"only {plural(limit, 'session')} shown: --limit 0 shows all", Style.DIM)
     warn_of_damage([each.damaged for each in found if each.damaged], terminal, clean)
     return COMPLETED
 

@@ -115,7 +115,7 @@ class UnattendedError(Exception):
 
 
 class WrongAnswerError(TypeError):
-    """A permission callback has returned what is no decision."""
+    """A permission callback has returned something other than a decision."""
 
 
 def covered_by(request_id: str | None) -> str:

@@ -110,7 +110,7 @@ def read_url(text: str) -> URL:
         host = urlsplit(text).hostname or ""
         _ = url.port
     except ValueError:
-        host, reason = "", "is no address"
+        host, reason = "", "is not a web address"
     if len(text) > _MAX_URL or not _PLAIN_URL.fullmatch(text):
         reason = f"must be at most {_MAX_URL} printable ASCII characters, the others encoded"
     elif url.scheme not in {"http", "https"}:

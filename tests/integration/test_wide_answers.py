@@ -185,7 +185,7 @@ async def test_an_answer_counts_where_others_cannot_be_settled(
         if len(asked) == 2:
             both.set()
             await is_full.wait()
-            while "stays open" not in caplog.text:  # noqa: ASYNC110 - a log has no event
+            while "stay open" not in caplog.text:  # noqa: ASYNC110 - a log has no event
                 await asyncio.sleep(0.01)
             return PermissionDecision(decision=Decision.ALLOW_ONCE)
         await both.wait()

@@ -34,9 +34,9 @@ from agent_core.tasks import (
     Actor,
     BoardLimits,
     BoardSettings,
-    RunEnding,
     TaskBoard,
     TaskScope,
+    WorkerEnding,
     build_task_tools,
     open_board,
     render_board,
@@ -367,16 +367,16 @@ class OrchestratorSpawner(ChildSpawner):
         self, by: Actor, reason: ChildCancelReason | None, error: BaseException | None
     ) -> None:
         """Fail the step that a run has left open."""
-        ending, message = RunEnding.FINISHED, None
+        ending, message = WorkerEnding.FINISHED, None
         if reason is ChildCancelReason.TIMEOUT:
-            ending = RunEnding.TIMEOUT
+            ending = WorkerEnding.TIMEOUT
         elif reason is not None or isinstance(error, asyncio.CancelledError):
-            ending = RunEnding.CANCELLED
+            ending = WorkerEnding.CANCELLED
         elif isinstance(error, AgentCoreError):
-            ending = RunEnding.FAILED
+            ending = WorkerEnding.FAILED
             message = " ".join(f"{error.code}: {error.message}".split())[:_MAX_ERROR]
         elif error is not None:
-            ending = RunEnding.FAILED
+            ending = WorkerEnding.FAILED
             name = type(error).__name__
             message = f"{ErrorCode.INTERNAL_ERROR}: {name}; the log has the details"
         try:

@@ -17,7 +17,7 @@ from agent_core.types import SessionRecord, utc_now
 from agent_core.types.lanes import SNAPSHOT
 
 if TYPE_CHECKING:
-    from agent_core.types import NodeMove, RunChanges, SnapshotNote, WorkspaceState
+    from agent_core.types import NodeMove, RecordedChanges, SnapshotNote, WorkspaceState
 
 
 class MovedMeanwhileError(StorageError):
@@ -164,9 +164,9 @@ def snapshot_at(
     return row and row[0]
 
 
-def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges | None":
+def changes_of(connection: Connection, run_id: str, folder: str) -> "RecordedChanges | None":
     """Return a run's changes of the files; None if it has recorded nothing."""
-    from agent_core.types import RunChanges  # noqa: PLC0415 - few runs need it
+    from agent_core.types import RecordedChanges  # noqa: PLC0415 - few runs need it
 
     rows = connection.execute(
         """SELECT snapshot_id, previous_id, is_begin FROM node_snapshots
@@ -179,7 +179,7 @@ def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges 
             spans.append((snapshot_id, snapshot_id))
         else:
             spans[-1] = (spans[-1][0], snapshot_id)
-    return RunChanges(known=rows[0][1], spans=spans) if rows else None
+    return RecordedChanges(known=rows[0][1], spans=spans) if rows else None
 
 
 def overlapping_changes(connection: Connection, run_id: str, folder: str) -> list[tuple[str, str]]:

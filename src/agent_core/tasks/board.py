@@ -49,7 +49,6 @@ from agent_core.tasks.model import (
     Operation,
     Report,
     ReportStep,
-    RunEnding,
     StepCancelled,
     StepFailed,
     Task,
@@ -59,6 +58,7 @@ from agent_core.tasks.model import (
     TaskUpdated,
     Update,
     UpdateStep,
+    WorkerEnding,
     not_dispatchable,
     task_error,
     task_over,
@@ -436,7 +436,7 @@ class TaskBoard:
 
     @in_turn
     async def run_ended(
-        self, run_id: str, ending: RunEnding, by: Actor, *, error: str | None = None
+        self, run_id: str, ending: WorkerEnding, by: Actor, *, error: str | None = None
     ) -> Written | None:
         """Fail the step that a worker's run leaves open; None if there is none.
 

@@ -23,7 +23,6 @@ from agent_core.tasks.model import (
     Operation,
     Payload,
     ReopenStep,
-    RunEnding,
     StepCancelled,
     StepClaim,
     StepFields,
@@ -34,6 +33,7 @@ from agent_core.tasks.model import (
     TaskStepStatus,
     UpdateStep,
     UpdateTask,
+    WorkerEnding,
     not_cancellable,
     step_error,
     task_error,
@@ -132,7 +132,7 @@ class Dag:
         Empty if none was given.
         """
         reason = self.reasons.get(step.step_id, "")
-        if reason != RunEnding.FAILED or not step.result_summary:
+        if reason != WorkerEnding.FAILED or not step.result_summary:
             return reason
         error = step.result_summary.rpartition("\n\n")[2]
         return f"{reason}: {error}"

@@ -304,7 +304,7 @@ class AbortTask(Struct, frozen=True):
     reason: str | None = None
 
 
-class RunEnding(StrEnum):
+class WorkerEnding(StrEnum):
     """The reason for a run's end while its step was open, as written in the step's last line."""
 
     FINISHED = "worker_finished_without_step_terminal"
@@ -317,7 +317,7 @@ class CloseRun(Struct, frozen=True):
     """Fails the step that a worker's ended run left open; `error` is added to the step's result."""
 
     run_id: str
-    ending: RunEnding
+    ending: WorkerEnding
     error: str | None = None
 
 

@@ -179,7 +179,7 @@ if TYPE_CHECKING:
         PermissionRequest,
     )
     from agent_core.types.records import WaitingMessage
-    from agent_core.types.snapshots import RunChanges, SessionFork, SnapshotNote
+    from agent_core.types.snapshots import RecordedChanges, SessionFork, SnapshotNote
     from agent_core.types.tools import CommandView, CommandViews
     from agent_core.types.workspace import (
         FileChange,
@@ -299,10 +299,10 @@ __all__ = [
     "ProviderToolBlock",
     "ReasoningBlock",
     "ReasoningEffort",
+    "RecordedChanges",
     "ReplayResult",
     "Role",
     "RunChange",
-    "RunChanges",
     "RunIdentity",
     "RunMode",
     "RunPrompt",
@@ -413,7 +413,9 @@ _HOMES = {
         ),
         "agent_core.types.workspace",
     ),
-    **dict.fromkeys(("RunChanges", "SessionFork", "SnapshotNote"), "agent_core.types.snapshots"),
+    **dict.fromkeys(
+        ("RecordedChanges", "SessionFork", "SnapshotNote"), "agent_core.types.snapshots"
+    ),
 }
 
 

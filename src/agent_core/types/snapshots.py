@@ -26,7 +26,7 @@ class SnapshotNote(Struct, frozen=True, kw_only=True):
     epoch: int | None = None
 
 
-class RunChanges(Struct, frozen=True, kw_only=True):
+class RecordedChanges(Struct, frozen=True, kw_only=True):
     """The changes of a run to the files of its project.
 
     Attributes:

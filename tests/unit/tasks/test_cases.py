@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tasks.log_format import read_log
-from agent_core.tasks.model import RunEnding, TaskScope, Update
+from agent_core.tasks.model import TaskScope, Update, WorkerEnding
 from task_boards import Desk, Stops, created, desk_in, statuses, step
 
 
@@ -228,8 +228,8 @@ async def test_k9_a_stale_worker_writes_nothing(desk: Desk) -> None:
     assert not desk.board.has_lost_claim("run_b")
 
 
-@pytest.mark.parametrize("ending", list(RunEnding))
-async def test_k10_a_run_that_ends_fails_its_open_step(desk: Desk, ending: RunEnding) -> None:
+@pytest.mark.parametrize("ending", list(WorkerEnding))
+async def test_k10_a_run_that_ends_fails_its_open_step(desk: Desk, ending: WorkerEnding) -> None:
     await created(desk, step("s1"))
     worker = desk.worker("run_a")
     await worker.call("claim_step", task_id="t1", step_id="s1")
@@ -245,7 +245,7 @@ async def test_k10_a_run_that_closed_its_step_leaves_it_alone(desk: Desk) -> Non
     await worker.call("claim_step", task_id="t1", step_id="s1")
     await worker.call("update_step", task_id="t1", step_id="s1", status="completed")
     before = desk.lines()
-    assert await desk.board.run_ended("run_a", RunEnding.FINISHED, worker.actor) is None
+    assert await desk.board.run_ended("run_a", WorkerEnding.FINISHED, worker.actor) is None
     assert desk.lines() == before
 
 
@@ -419,7 +419,7 @@ async def test_k18_an_ended_task_takes_nothing_more(desk: Desk, end: str) -> Non
         with pytest.raises(ToolError) as refused:
             await caller.call(name, task_id="t1", **more)
         assert refused.value.code is ErrorCode.TASK_TERMINAL
-    assert await desk.board.run_ended("run_a", RunEnding.CANCELLED, worker.actor) is None
+    assert await desk.board.run_ended("run_a", WorkerEnding.CANCELLED, worker.actor) is None
     assert desk.lines() == before
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, TaskError, ToolError
 from agent_core.tasks.log_store import TaskLog
-from agent_core.tasks.model import RunEnding
+from agent_core.tasks.model import WorkerEnding
 from agent_core.types import EventLevel
 from task_boards import Caller, Desk, Stops, created, desk_in, statuses, step
 
@@ -40,7 +40,7 @@ class Obedient:
         self.desk = desk
 
     async def stop(self, run_id: str) -> None:
-        await self.desk.board.run_ended(run_id, RunEnding.CANCELLED, self.worker.actor)
+        await self.desk.board.run_ended(run_id, WorkerEnding.CANCELLED, self.worker.actor)
 
 
 async def claimed(desk: Desk) -> Caller:
@@ -114,7 +114,7 @@ async def test_an_end_that_is_cancelled_leaves_the_task_usable(desk: Desk) -> No
         desk.orchestrator(stop_run=stubborn.stop).call("fail", task_id="t1")
     )
     await stubborn.asked.wait()
-    assert await desk.board.run_ended("run_a", RunEnding.CANCELLED, worker.actor) is None
+    assert await desk.board.run_ended("run_a", WorkerEnding.CANCELLED, worker.actor) is None
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
@@ -343,7 +343,7 @@ async def test_a_lost_claim_is_reported_and_nothing_of_others_with_it(
     with pytest.raises(ToolError) as refused:
         await worker.call("update_step", task_id="t1", step_id="s1", status="completed")
     assert refused.value.code == reason
-    assert await desk.board.run_ended("run_a", RunEnding.FINISHED, worker.actor) is None
+    assert await desk.board.run_ended("run_a", WorkerEnding.FINISHED, worker.actor) is None
     assert len(desk.lines()) == before
     found = await desk.board.outcome("run_a", desk.orchestrator().actor)
     assert found is not None

@@ -29,7 +29,6 @@ from agent_core.tasks.model import (
     ReopenStep,
     Report,
     ReportStep,
-    RunEnding,
     StepFields,
     Task,
     TaskChange,
@@ -38,6 +37,7 @@ from agent_core.tasks.model import (
     Update,
     UpdateStep,
     UpdateTask,
+    WorkerEnding,
 )
 from agent_core.tasks.rules import decide, decide_creation
 from sweeps import examples
@@ -101,7 +101,7 @@ wild = st.one_of(
     st.builds(Update, st.lists(operations, min_size=1, max_size=4)),
     st.builds(ClaimStep, step_ids, st.just("agent_w"), run_ids, st.just(LEASE)),
     st.builds(ReportStep, reports, st.none() | run_ids, st.just(LEASE)),
-    st.builds(CloseRun, run_ids, st.sampled_from(RunEnding)),
+    st.builds(CloseRun, run_ids, st.sampled_from(WorkerEnding)),
     st.builds(ExpireLeases, st.lists(step_ids, max_size=2, unique=True)),
 )
 """Commands that often make no sense."""
@@ -109,7 +109,7 @@ wild = st.one_of(
 apt = st.one_of(
     st.builds(ClaimStep, st.just(READY), st.just("agent_w"), run_ids, st.just(LEASE)),
     st.builds(ReportStep, reports, st.just(HOLDER), st.just(LEASE)),
-    st.builds(CloseRun, st.just(HOLDER), st.sampled_from(RunEnding)),
+    st.builds(CloseRun, st.just(HOLDER), st.sampled_from(WorkerEnding)),
     st.sampled_from(
         [
             Update((UpdateTask(op="update_task", status="blocked"),)),

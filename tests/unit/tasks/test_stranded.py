@@ -9,7 +9,7 @@ import pytest
 from agent_core.cli.pictures import summary_lines
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tasks.board_view import BoardLimits, render_board
-from agent_core.tasks.model import RunEnding, TaskScope
+from agent_core.tasks.model import TaskScope, WorkerEnding
 from task_boards import Caller, Desk, created, desk_in, step
 
 
@@ -105,7 +105,7 @@ async def test_the_outcome_of_a_run_names_what_its_open_step_strands(desk: Desk)
     orchestrator = await chain(desk)
     worker = desk.worker("run_a")
     await worker.call("claim_step", task_id="t1", step_id="s1")
-    await desk.board.run_ended("run_a", RunEnding.FINISHED, worker.actor)
+    await desk.board.run_ended("run_a", WorkerEnding.FINISHED, worker.actor)
     outcome = await desk.board.outcome("run_a", orchestrator.actor)
     assert outcome is not None
     assert list(outcome.stranded) == ["s2", "s3"]
@@ -151,7 +151,7 @@ async def test_the_board_shows_why_a_workers_run_has_failed(desk: Desk) -> None:
     await worker.call("claim_step", task_id="t1", step_id="s1")
     await worker.call("update_step", task_id="t1", step_id="s1", result_summary="half\n\ndone")
     error = "provider_error: no luck"
-    await desk.board.run_ended("run_a", RunEnding.FAILED, worker.actor, error=error)
+    await desk.board.run_ended("run_a", WorkerEnding.FAILED, worker.actor, error=error)
     assert "failed t1/s1 · reason: worker_failed: provider_error: no luck · stranded" in shown(desk)
 
 

@@ -38,7 +38,7 @@ class ApprovalFacts(TypedDict):
     asked_at: str
 
 
-class RunFacts(TypedDict):
+class ServedResult(TypedDict):
     """The result of a run; what is empty is left out."""
 
     session_id: str
@@ -55,11 +55,11 @@ class RunFacts(TypedDict):
 
 def run_facts(
     run: ServedRun, handle: RunHandle[Any], approvals: Sequence[ApprovalRecord]
-) -> RunFacts:
+) -> ServedResult:
     """Return the result of a run that has ended, or waits for an answer."""
     waits = handle.status is RunStatus.WAITING
     usage = handle.usage
-    facts: RunFacts = {
+    facts: ServedResult = {
         "session_id": handle.session_id,
         "run_id": handle.run_id,
         "status": "waiting_permission" if waits else str(handle.status),
@@ -83,7 +83,7 @@ def run_facts(
     return facts
 
 
-def run_text(facts: RunFacts, *, has_tool: bool) -> list[str]:
+def run_text(facts: ServedResult, *, has_tool: bool) -> list[str]:
     """Return the texts of the result of a run: the answer, then what else is to be known."""
     texts = [facts["text"]] if facts["text"] else []
     remarks: list[str] = []

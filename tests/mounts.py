@@ -12,6 +12,23 @@ _MOUNT = (
 )
 
 
+_FULL = """
+copy=$(mktemp -d) && cp -a "$0/." "$copy" && mount -t tmpfs -o size=2m none "$0" || exit 99
+cp -a "$copy/." "$0" && rm -r "$copy"
+dd if=/dev/zero of="$0/fill" bs=4k 2>/dev/null
+exec "$@"
+"""
+
+
+def full_disk(home: Path) -> tuple[str, ...]:
+    """Return what runs a command where the home, as it is now, is on a disk that is full."""
+    start = (*_MOUNT[:-1], _FULL, str(home))
+    tried = subprocess.run([*start, "true"], check=False, capture_output=True)  # noqa: S603
+    if tried.returncode:
+        pytest.skip("no disk can be mounted here")
+    return start
+
+
 def read_only_mount(home: Path) -> tuple[str, ...]:
     """What runs a command where the home is mounted read-only."""
     tried = subprocess.run(  # noqa: S603

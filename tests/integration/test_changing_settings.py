@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from agent_core.errors import ConfigError
 from agent_core.redaction import Redactor
 from command_lines import make_program
 from isolation import Home, program_file
+from mounts import full_disk
 from runtimes import CONFIG, runtime
 from sweeps import kept, sampled
 from tables import together
@@ -243,8 +245,38 @@ def test_a_full_disk_leaves_the_old_file(home: Home, project: Path, file: Config
 
     done = command(home, project, "config", "set", "model.name", "x" * 50, preexec_fn=limit)
     assert done.returncode == 1, done.stderr
+    assert f"error: {file.path}: " in done.stderr
     assert text(file) == before
     assert not [*home.path.glob(".soong-agent-*")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    kept(
+        [
+            ("config", "set", "model.name", "x"),
+            ("permissions", "add", "allow", "--tool", "code.read_file"),
+            ("undo",),
+        ],
+        ("config", "set", "model.name", "x"),
+        ("undo",),
+    ),
+)
+def test_a_full_disk_is_named_with_its_cure(
+    home: Home, project: Path, file: ConfigFile, words: Sequence[str]
+) -> None:
+    assert text(file)
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*full_disk(home.path), sys.executable, "-m", "agent_core.cli", *words],
+        cwd=project,
+        env=home.env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert str(home.path) in done.stderr
+    assert "No space left on device; free some space" in done.stderr
 
 
 KILLED = """

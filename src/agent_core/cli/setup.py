@@ -1,6 +1,7 @@
 """Gives a command its settings and runtime, and keeps secrets out of its output."""
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -128,8 +129,17 @@ def run_on_terminal(
     except OutputClosedError as closed:
         return report_closed_output(closed, terminal)
     except (AgentCoreError, OSError, ValueError) as error:
-        terminal.line(f"error: {shown_error(clean(str(error)))}", Style.BAD)
+        terminal.line(f"error: {shown_error(clean(_told(error)))}", Style.BAD)
         return exit_code_of(error)
+
+
+def _told(error: Exception) -> str:
+    """Return the text of an error; of one of the system: the file, what is wrong, and the cure."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return f"{where}{error.strerror}{'; free some space' if is_full else ''}"
 
 
 def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = None) -> Redactor:

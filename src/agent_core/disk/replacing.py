@@ -51,6 +51,15 @@ def replace_file(
         FileExistsError: a file is in the way that has to be kept.
         OSError: it cannot be written; the old file is unchanged.
     """
+    try:
+        _replace(path, content, home=home, mode=mode, may_exist=may_exist)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def _replace(path: Path, content: bytes, *, home: Path, mode: int, may_exist: bool) -> None:
     folder = path.parent
     with UnfinishedWrites.at(home).noted(folder.resolve()) as name:
         temporary = folder / name

@@ -6,6 +6,7 @@ independently of clocks. Between scopes (two hosts, or two homes that share a da
 cannot be inspected; there the lease decides, for a process that could have seen it renewed.
 """
 
+import errno
 import fcntl
 import hashlib
 import math
@@ -71,10 +72,11 @@ class Owner:
             make_private(folder)
             owner_id, descriptor = _lock(folder)
         except OSError as error:
+            is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            cure = "free some space there" if is_full else "make the folder writable for you"
             raise StorageError(
                 ErrorCode.STORAGE_ERROR,
-                f"cannot hold a lock file in {folder}: {error.strerror}; make the folder writable"
-                " for you",
+                f"cannot hold a lock file in {folder}: {error.strerror}; {cure}",
                 details={"path": str(folder)},
             ) from error
         owner = cls(owner_id, folder, heeds_leases=heeds_leases)

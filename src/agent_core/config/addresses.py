@@ -4,12 +4,10 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, unquote, unquote_plus
 
-HTTP_SECRET = re.compile(r"(?i).*(key|token|secret|pass|sig|auth|cred).*")
+HTTP_PARAMETERS = r"(?i).*(key|token|secret|pass|sig|auth|cred).*"
 """Names of the query parameters of services that hold a secret."""
 
-POSTGRES_SECRET = re.compile(
-    r"password|sslpassword|oauth_client_secret|scram_client_key|scram_server_key"
-)
+POSTGRES_PARAMETERS = "password|sslpassword|oauth_client_secret|scram_client_key|scram_server_key"
 """Names of the parameters of libpq that hold a secret; `sslkey` and `passfile` are paths."""
 
 
@@ -30,11 +28,11 @@ def password_spellings(kind: str, url: str) -> dict[str, str]:
     return spellings(kind, password or user)
 
 
-def parameter_spellings(kind: str, url: str, secret: re.Pattern[str]) -> dict[str, str]:
+def parameter_spellings(kind: str, url: str, secret: str) -> dict[str, str]:
     """Return the values of the query parameters whose whole name matches `secret`."""
     found: dict[str, str] = {}
     for number, (name, value) in enumerate(_parameters(url)):
-        if secret.fullmatch(name):
+        if re.fullmatch(secret, name):
             key = f"{kind}_{name}"
             found |= spellings(f"{key}_{number}" if key in found else key, value)
     return found
@@ -50,7 +48,7 @@ def _parameters(url: str) -> Iterator[tuple[str, str]]:
     text = url.strip()
     if credentials := _credentials(url):  # a question mark in them begins no query
         text = text.partition(f"{credentials}@")[2]
-    for pair in text.partition("?")[2].split("&"):
+    for pair in filter(None, text.partition("?")[2].split("&")):
         name, _, value = pair.partition("=")
         yield unquote(name), value
         if "#" in value:  # part of the value for libpq, and the end of the query for others

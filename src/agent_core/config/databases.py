@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent_core.config.addresses import POSTGRES_SECRET, parameter_spellings, password_spellings
+from agent_core.config.addresses import POSTGRES_PARAMETERS, parameter_spellings, password_spellings
 from agent_core.errors import ArgumentError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
@@ -77,5 +77,5 @@ def url_secrets(url: str, kind: str, environ: Mapping[str, str]) -> dict[str, st
     secrets = {kind: url, "PGPASSWORD": environ.get("PGPASSWORD", "")}
     if ":" in url.partition("://")[2].rpartition("@")[0]:  # a name alone is no secret
         secrets |= password_spellings(f"{kind}_password", url)
-    secrets |= parameter_spellings(kind, url, POSTGRES_SECRET)
+    secrets |= parameter_spellings(kind, url, POSTGRES_PARAMETERS)
     return {kind: value for kind, value in secrets.items() if value}

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
-from agent_core.config.addresses import HTTP_SECRET, parameter_spellings, password_spellings
+from agent_core.config.addresses import HTTP_PARAMETERS, parameter_spellings, password_spellings
 from agent_core.config.databases import database_secrets
 from agent_core.config.model_names import model_fields
 from agent_core.config.models import (
@@ -428,7 +428,7 @@ def config_secrets(
     for number, model in enumerate(models):
         if address := model.address:
             keys |= password_spellings(f"url_password_{number}", address)
-            keys |= parameter_spellings(f"url_{number}", address, HTTP_SECRET)
+            keys |= parameter_spellings(f"url_{number}", address, HTTP_PARAMETERS)
     keys |= proxy_secrets([model.proxy for model in models], environ)
     return keys | database_secrets(config.store.url_env, environ)
 

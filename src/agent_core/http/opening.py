@@ -29,7 +29,7 @@ from agent_core.opening import read_bytes
 NEXT_ATTEMPT_S = 0.25
 """Seconds until the next address of a name is tried as well, as RFC 8305 recommends."""
 _SUCCESS = range(200, 300)
-_CERTIFICATE = re.compile(rb"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----([^-]*)-----END ")
+_CERTIFICATE = rb"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----([^-]*)-----END "
 """A certificate in a file; its bytes in Base64 are the first group."""
 
 Endpoint = tuple[socket.AddressFamily, tuple[Any, ...]]
@@ -297,12 +297,13 @@ def _has_all(folder: str, file: str) -> bool:
         return False
     missing: set[bytes] = set()
     with suppress(OSError):
-        missing = {_compact(each) for each in _CERTIFICATE.findall(read_bytes(file))}
+        missing = {_compact(each) for each in re.findall(_CERTIFICATE, read_bytes(file))}
         if not missing:
             return False
         for path in Path(folder).glob("*.[0-9]"):
             with suppress(OSError):  # a link to nothing
-                if first := _CERTIFICATE.search(read_bytes(path)):  # the hash is of the first one
+                # The hash in its name is that of its first certificate.
+                if first := re.search(_CERTIFICATE, read_bytes(path)):
                     missing.discard(_compact(first[1]))
         return not missing
     return False

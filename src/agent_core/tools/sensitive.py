@@ -14,10 +14,10 @@ _TEMPLATES = (".dist", ".example", ".sample", ".template")
 """Suffixes of template files, which list settings and hold no secrets."""
 
 _NEVER = re.compile(r"(?!)")
-_OTHER_HOMES = re.compile(
+_OTHER_HOMES = (
     r"(?:/home/[^/]+|/users/[^/]+|/root|/var/root|/mnt/[a-z]/users/[^/]+|[a-z]:/users/[^/]+)(?=/)"
 )
-_HIDDEN = re.compile(r"\.[^/]*|library|appdata")
+_HIDDEN = r"\.[^/]*|library|appdata"
 
 _HARMLESS = words_of(
     """
@@ -157,9 +157,9 @@ class SensitivePaths:
             return False
         home = next((home for home in self._homes if path.startswith(home)), None)
         if home is None:
-            found = _OTHER_HOMES.match(path)
+            found = re.match(_OTHER_HOMES, path)
             home = f"{found[0]}/" if found else None
-        if home is None or not _HIDDEN.fullmatch(path[len(home) :].partition("/")[0]):
+        if home is None or not re.fullmatch(_HIDDEN, path[len(home) :].partition("/")[0]):
             return False
         parts = path[len(home) :].split("/")
         if parts[-1] in _CREDENTIALS:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import warm
+from captures import record
 from isolation import Home
 from sweeps import kept
 
@@ -153,6 +155,11 @@ def test_a_diff_shows_text_without_secrets_and_names_the_rest(home: Home, ran: P
     assert "-zero\n+one\n" in done.stdout
     assert KEY not in done.stdout
     assert "added: b.bin (binary" in done.stdout
+    words = [sys.executable, "-m", "agent_core.cli", "workspace", "diff", nodes[0], snapshot]
+    screen = record(words, env=home.env(), cwd=ran)
+    assert re.search(r"\n +\d+ - zero\n +\d+ \+ one\n", screen.text)  # as /diff and calls do
+    assert KEY not in screen.text
+    assert "added: b.bin (binary" in screen.text
     wrong = soong_agent(home, ran, "workspace", "diff", "node_none", snapshot)
     assert wrong.returncode == 1
     assert "no node node_none" in wrong.stderr

@@ -6,10 +6,12 @@ from itertools import groupby
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.exit_codes import COMPLETED, FAILED
-from agent_core.cli.layout import shown_error
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, shown_error
 from agent_core.cli.nearby import name_nearby, resolve_session
 from agent_core.cli.options import Options
+from agent_core.cli.render import CallLayout
 from agent_core.cli.setup import open_runtime, run_on_terminal
+from agent_core.cli.sheet import Sheet, write_output
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -113,12 +115,23 @@ def show_paths(
 
 
 def show_diff(found: WorkspaceDiff, terminal: Terminal, clean: Clean) -> None:
-    """Show the changes: text as a diff on standard output, all else by its name."""
+    """Show the changes: text as a diff on standard output, all else by its name.
+
+    A screen shows the numbered lines that calls and `/diff` show; a program gets a unified diff.
+    """
+    sheet = Sheet()
+    layout = CallLayout(sheet.width - 1, SIGNS if terminal.has_signs else ASCII_SIGNS)
     for change in found.changes:
         path = visible(clean(change.path), one_line=True)
-        terminal.text(f"{change.kind}: {path}{f' ({change.note})' if change.note else ''}\n")
-        if change.diff is not None:
-            terminal.text(visible(clean(change.diff)))
+        note = f" ({change.note})" if change.note else ""
+        sheet.line((f"{change.kind}: {path}{note}", Style.BOLD))
+        if change.diff is None:
+            continue
+        if sheet.is_screen:
+            for line in layout.changes(clean(change.diff), most=None):
+                sheet.line(*line)
+        else:
+            write_output(visible(clean(change.diff)))
     show_paths("in no snapshot", found.left_out, terminal, clean)
     show_paths("git", found.git, terminal, clean, Style.WARN)
     if not found.changes:

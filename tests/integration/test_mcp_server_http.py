@@ -8,7 +8,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from mcp.server.lowlevel.server import Server as McpServer
 
+from agent_core.cli.mcp_server.http import serve_http
 from agent_core.providers.scripted import Hangs, calls
 from isolation import Home
 from mcp_clients import (
@@ -240,3 +242,24 @@ def start(home: Home, project: Path, *options: str) -> "subprocess.CompletedProc
     return subprocess.run(  # noqa: S603 - our own command
         command, capture_output=True, text=True, check=False, env=home.env(), timeout=WAIT_S
     )
+
+
+async def test_clients_that_send_no_request_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_core.http.serving._HEAD_S", 0.3)
+    taking = socket.create_server(("127.0.0.1", 0))
+    port = taking.getsockname()[1]
+    serving = asyncio.create_task(serve_http(McpServer("x"), taking, "token", is_local=True))
+    try:
+        for said in (b"", b"POST /mcp HTTP/1.1\r\nHost: "):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            async with asyncio.timeout(30):
+                assert await reader.read() == b""
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"no HTTP\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+        writer.close()
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])

@@ -12,8 +12,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agent_core.cli.listening import listen
-from agent_core.serve import server as module
-from agent_core.serve.server import HttpConnection, Server, Tls
+from agent_core.http import serving as module
+from agent_core.http.serving import HttpConnection, Server, Tls
 
 
 class Endless:

@@ -135,8 +135,8 @@ def _kept_key(home: Path) -> bytes:
 
 
 def _listen(options: Options, setup: Setup, folders: list[Path], token: str | None) -> int:
+    from agent_core.http.serving import Tls  # noqa: PLC0415
     from agent_core.serve.own_server import Start  # noqa: PLC0415 - slow to load
-    from agent_core.serve.server import Tls  # noqa: PLC0415
 
     host, port = options.host or "127.0.0.1", options.port or 0
     with closing(listen(host, port)) as listening:

@@ -12,12 +12,13 @@ from msgspec import Struct
 from starlette.types import ASGIApp
 
 from agent_core.api import AgentRuntime
+from agent_core.http.serving import Server, Tls, raise_file_limit
 from agent_core.serve.access import Names, ServerAccess
 from agent_core.serve.application import build
 from agent_core.serve.origins import local_hosts
 from agent_core.serve.places import ServedFolders
 from agent_core.serve.principals import ALL, Principal
-from agent_core.serve.server import Server, Tls, raise_file_limit
+from agent_core.serve.server import make_server
 from agent_core.serve.sign_in import SignIn
 from agent_core.serve.visits import Console
 
@@ -125,7 +126,7 @@ def _names(start: Start, port: int, scheme: str) -> Names:
 
 def _server(application: ASGIApp, tls: Tls | None) -> Server:
     try:
-        return Server(application, tls)
+        return make_server(application, tls)
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"the certificate or its key cannot be used: {reason}") from None

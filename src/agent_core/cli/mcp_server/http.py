@@ -4,18 +4,17 @@ import asyncio
 import json
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
 from hmac import compare_digest
 from time import monotonic
 from typing import Any
 
-import uvicorn
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from agent_core.cli.mcp_server.agent import GONE
 from agent_core.cli.mcp_server.stdio import LONGEST_MESSAGE
+from agent_core.http.serving import Server as HttpServer
 
 PATH = "/mcp"
 _MOST_WRONG, _WINDOW_S = 10, 60.0
@@ -107,15 +106,6 @@ async def _refuse(send: Send, status: int, reason: str, headers: dict[str, str])
     await send({"type": "http.response.body", "body": body})
 
 
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the command."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Change no handler."""
-        yield
-
-
 async def serve_http(
     server: Server[Any], listening: socket.socket, token: str, *, is_local: bool
 ) -> None:
@@ -133,16 +123,7 @@ async def serve_http(
         server, max_request_body_size=LONGEST_MESSAGE, max_sessions=_MOST_SESSIONS
     )
     gate = AuthMiddleware(manager.handle_request, token, hosts if is_local else None)
-    config = uvicorn.Config(
-        gate,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=_STOP_S,
-        ws="none",
-    )
-    serving = _Server(config)
+    serving = HttpServer(gate)
     async with manager.run():
         work = asyncio.create_task(serving.serve(sockets=[listening]))
         try:

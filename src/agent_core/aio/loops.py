@@ -353,8 +353,8 @@ def call_in_loop(
 
 def _loop_gone() -> AgentCoreError:
     message = (
-        "the event loop in which the runtime was open has ended, and with it what was under way;"
-        " keep it running until every thread has its answer"
+        "the event loop in which the runtime was open has ended before this call;"
+        " keep it running until every thread has its result"
     )
     return validation_error(message)
 

@@ -149,8 +149,8 @@ def _allows_http(url: str) -> bool:
     for name in _ENDPOINTS:
         if os.environ.get(name, "").lower().startswith("http:"):
             message = (
-                f"{name} is an address of http:, and what is sent there can be read on the way;"
-                " set AWS_ALLOW_HTTP=true if it may be, or name one of https:"
+                f"{name} is an http: address, where others on the network can read what is sent;"
+                " use https:, or allow this with AWS_ALLOW_HTTP=true"
             )
             raise ConfigError(ErrorCode.CONFIG_ERROR, message)
     return False

@@ -95,7 +95,7 @@ def examine_home(home: Path) -> list[Finding]:
                 sizes[kind or "everything else"] += status.st_size
     if faults := _write_faults(home):
         first, *others = faults
-        more = f", nor can {len(others):,} more" if others else ""
+        more = f"; the same is true of {len(others):,} more" if others else ""
         return [Finding(name, "broken", f"{first}{more}", first.cure)]
     shown = ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes.items())
     text = f"{home} takes {format_bytes(sum(sizes.values()))}: {shown}"

@@ -322,7 +322,7 @@ async def _forget(options: Options, setup: Setup, terminal: Terminal, _: Clean) 
         terminal.line(f"forgotten: {count} {'answer' if count == 1 else 'answers'}")
         return COMPLETED
     terminal.line(
-        f"error: there is no stored answer, and none of a session {options.id}", Style.BAD
+        f"error: no stored answer and no session with answers is named {options.id}", Style.BAD
     )
     if setup.config.permissions.remember_scope != "session_stored":
         terminal.line(_IN_MEMORY, Style.DIM)

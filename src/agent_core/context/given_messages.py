@@ -591,7 +591,7 @@ def _text_of(fields: Fields) -> str:
 
 def _str_of(fields: Fields, name: str) -> str:
     if not isinstance(found := fields.get(name), str):
-        what = f"lacks {name}" if found is None else f"has a {name} that is no text"
+        what = f"lacks {name}" if found is None else f"has a {name} that is not text"
         kind = fields.get("type") or fields.get("role") or "message"
         raise _UnreadError(f"has a {kind} that {what}")
     return found

@@ -103,7 +103,7 @@ class RuleContext(Struct, frozen=True, kw_only=True):
         filled = fill_placeholders(path, home=self.home, project=self.project)
         expanded = os.path.expanduser(filled)  # noqa: PTH111 - a slash at the end stays
         if expanded.startswith("~"):
-            message = f"there is no user whose home {quoted(path)} begins with"
+            message = f"{quoted(path)} begins with the home of a user who does not exist"
             raise ConfigError(ErrorCode.CONFIG_ERROR, message)
         return expanded
 

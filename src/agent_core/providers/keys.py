@@ -233,7 +233,7 @@ def key_of(config: ModelConfig, called: Called) -> str:
     if not key.isascii() or not key.isprintable():
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f"the value of {name} has characters that no key has: it is the key of {whose}",
+            f"the value of {name} cannot be the key of {whose}: it has characters that no key has",
             details={**called.details, "variable": name},
         )
     return key

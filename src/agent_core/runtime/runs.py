@@ -370,7 +370,7 @@ class Runs:
             seen.add(run.run_id)
             run = await self._store.run(run.parent_run_id) if run.parent_run_id else None
         if run is None or run.parent_run_id != above:
-            message = f"{shown_id(run_id)} is not a child run of {above}, nor of its children"
+            message = f"{shown_id(run_id)} is not a run below {above}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
 
     async def wait(self, run_id: str) -> RunStatus:

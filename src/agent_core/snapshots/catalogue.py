@@ -82,7 +82,7 @@ class Catalogue:
         """
         place = self._place(snapshot_id)
         if _id_of(content) != snapshot_id:
-            message = f"what is said about the snapshot {snapshot_id} is not about it"
+            message = f"the record of the snapshot {snapshot_id} belongs to another one"
             raise StorageError(ErrorCode.STORAGE_ERROR, message, details={"reason": "damaged"})
         write_whole(place, content)
 

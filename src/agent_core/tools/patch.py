@@ -98,7 +98,7 @@ def _split_at_matches(text: str, edit: TextEdit, where: str, newline: str) -> li
         more = " …" if count > _MAX_NAMED else ""
         raise ToolError(
             ErrorCode.AMBIGUOUS_EDIT,
-            f"{where} stands {count} times, in lines {', '.join(map(str, lines))}{more}; "
+            f"{where} occurs {count} times, in lines {', '.join(map(str, lines))}{more}; "
             "add lines around it until it is unique, or set replace_all",
             details={"lines": lines, "count": count},
         )

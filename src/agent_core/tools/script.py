@@ -221,7 +221,7 @@ class _Place(Struct, frozen=True):
 
     def refused(self, where: str, cure: str = "") -> ValueError:
         cure = cure or "make it an argument of a command, or use command_type exec"
-        return ValueError(f"{self.line}: the placeholder {self.shown} stands {where}; {cure}")
+        return ValueError(f"{self.line}: the placeholder {self.shown} is {where}; {cure}")
 
 
 class _ParsedScript:
@@ -324,7 +324,7 @@ class _ParsedScript:
             return f"{_shown(node)} is not read alike by all shells; {cure}"
         if node.type == "arithmetic_expansion" and self._is_fed(node):
             has_variable = any(each.type == "variable_name" for each in walk(node))
-            return "give what is read to no arithmetic" if has_variable else None
+            return "do not use what is read in arithmetic" if has_variable else None
         return None
 
     def _find_command_problem(self, command: SimpleCommand) -> str | None:

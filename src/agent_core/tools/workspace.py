@@ -514,7 +514,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
 
     @property
     def _confined(self) -> str | None:
-        return self.sandbox and "on, for programs; this tool touches what is named here, no more"
+        return self.sandbox and "on, for programs; this tool touches only what is named here"
 
     def change(
         self, place: ResolvedPath, *, summary: str, diff: str | None, is_alone: bool = False

@@ -571,7 +571,7 @@ async def test_internal_tools_are_never_asked_for(load: Load) -> None:
         ({"decision": "deny", "path": "src/**", "not_match": "src/a"}, "'src/a' of not_match"),
         ({"decision": "deny", "host": "a.example", "match": "b.example"}, "'b.example' of match"),
         ({"decision": "deny", "tool": "mcp.*", "match": "code.read_file"}, "of match"),
-        ({"decision": "allow", "path": "~nobody_at_all/x"}, "there is no user"),
+        ({"decision": "allow", "path": "~nobody_at_all/x"}, "a user who does not exist"),
         ({"decision": "allow", "path": "${HOME}/x"}, "unknown placeholder"),
     ],
 )

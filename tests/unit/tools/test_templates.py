@@ -150,7 +150,7 @@ def test_a_placeholder_that_could_become_shell_text_is_refused(template: str, re
 def test_the_refusal_names_the_line_the_placeholder_and_the_cure() -> None:
     with pytest.raises(ValueError, match="line 3") as refused:
         parse_script("echo a\necho b\ncat # {{args.secret}}\n")
-    assert "{{args.secret}} stands in a comment" in str(refused.value)
+    assert "{{args.secret}} is in a comment" in str(refused.value)
     assert "make it an argument of a command" in str(refused.value)
 
 

@@ -263,7 +263,7 @@ def test_a_newer_database_is_left_as_it_is(home: Home, tmp_path: Path, database_
         assert "newer" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("query", ["?no_such=1", "?sslmode", ":port:port/x"])
+@pytest.mark.parametrize("query", ["?no_such=1", "?sslmode"])
 async def test_an_address_that_libpq_does_not_read_is_an_error_of_the_configuration(
     home: Home, project: Path, query: str
 ) -> None:
@@ -272,6 +272,16 @@ async def test_an_address_that_libpq_does_not_read_is_an_error_of_the_configurat
     with pytest.raises(AgentCoreError) as caught:
         await made.list_sessions()
     assert caught.value.code in {ErrorCode.CONFIG_ERROR, ErrorCode.STORAGE_ERROR}
+    assert "s3cr3t" not in repr(caught.value) + str(caught.value.__cause__)
+
+
+def test_an_address_that_cannot_be_parsed_is_refused_where_it_is_passed(
+    home: Home, project: Path
+) -> None:
+    url = "postgresql://ann:s3cr3t-word@127.0.0.1:port:port/x"
+    with pytest.raises(AgentCoreError) as caught:
+        AgentRuntime(project, home_dir=home.path, model="ollama:x", database_url=url)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
     assert "s3cr3t" not in repr(caught.value) + str(caught.value.__cause__)
 
 

@@ -207,7 +207,8 @@ def write_text(path: str | os.PathLike[str], text: str, *, errors: str = "strict
     """Replace a file by a text in UTF-8, at once and with its mode; create it if needed.
 
     Whatever happens, it is the old file or the new one. Only what is no ordinary file, such as a
-    pipe, and a file in a folder that cannot be changed, are written in place.
+    pipe, and a file in a folder that cannot be changed, are written in place. A file that its user
+    may only read is not replaced.
 
     Raises:
         OSError: it cannot be written, or belongs to a database.
@@ -215,6 +216,14 @@ def write_text(path: str | os.PathLike[str], text: str, *, errors: str = "strict
     """
     data = text.encode(errors=errors)
     refuse_database(path)
+    try:
+        _write(path, data)
+    except OSError as error:
+        error.filename = os.fspath(path)  # and not the draft
+        raise
+
+
+def _write(path: str | os.PathLike[str], data: bytes) -> None:
     place = os.path.realpath(path)
     before = None
     with suppress(FileNotFoundError):
@@ -235,16 +244,18 @@ def write_text(path: str | os.PathLike[str], text: str, *, errors: str = "strict
 def _is_replaceable(path: str | os.PathLike[str], before: os.stat_result | None) -> bool:
     """Return whether another file may take the place of this one, which others have not opened."""
     is_descriptor = os.path.abspath(path).startswith(("/dev/", "/proc/"))  # noqa: PTH100 - links stay
-    if before is None or is_descriptor:
-        return not is_descriptor
+    if is_descriptor or os.fspath(path).endswith("/"):
+        return False
+    if before is None:
+        return True
     is_own = before.st_uid == os.geteuid() and before.st_nlink == 1
-    return is_own and stat.S_ISREG(before.st_mode)
+    return is_own and stat.S_ISREG(before.st_mode) and bool(before.st_mode & stat.S_IWUSR)
 
 
 def _replace(place: str, data: bytes, before: os.stat_result | None) -> None:
     """Put a new file in the place of another one, or of none."""
     folder, name = os.path.split(place)
-    draft = f"{folder}/.{name[:80]}.{os.urandom(4).hex()}.tmp"
+    draft = f"{folder}/.{name[:40]}.{os.urandom(4).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(draft, flags, 0o666), "wb") as file:
         try:

@@ -52,6 +52,29 @@ def test_an_output_is_replaced_whole_and_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~umask
 
 
+def test_what_could_not_be_opened_for_writing_is_not_replaced(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    locked, closed = tmp_path / "locked", tmp_path / "closed"
+    locked.write_text("old")
+    locked.chmod(0o400)
+    closed.mkdir(0o500)
+    with as_anyone():
+        for place in (locked, closed / "new"):
+            with pytest.raises(PermissionError) as refused:
+                write_text(place, "new")
+            assert refused.value.filename == str(place)
+        with pytest.raises(IsADirectoryError):
+            write_text(f"{tmp_path}/none/", "new")
+    assert locked.read_text() == "old"
+    assert {each.name for each in tmp_path.iterdir()} == {"locked", "closed"}
+
+
+def test_a_name_of_any_length_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("\N{CUT OF MEAT}" * 63)
+    write_text(path, "whole")
+    assert path.read_text() == "whole"
+
+
 def test_an_output_that_cannot_be_replaced_is_written_in_place(tmp_path: Path) -> None:
     fifo, received = tmp_path / "fifo", list[str]()
     os.mkfifo(fifo)

@@ -290,6 +290,8 @@ def test_a_body_that_is_none_is_refused() -> None:
             ai_sdk.read_chat(body)
         with pytest.raises(AgentCoreError, match="not an AG-UI input"):
             adapter.read_input(body)
+    with pytest.raises(AgentCoreError, match=r": threadId is missing$"):
+        adapter.read_input({})
     assistant = {"role": "assistant", "id": "a", "parts": [{"type": "text", "text": "hi"}]}
     with pytest.raises(AgentCoreError, match="answers a question"):
         ai_sdk.read_chat({"id": "x", "messages": [assistant]})

@@ -89,8 +89,19 @@ def misfit(
 
 
 def fault_in_words(subject: str, fault: "ErrorDetails") -> str:
-    """Return one fault that pydantic has found as a sentence about its subject."""
-    return _sentence(subject, [fault])
+    """Return one fault that pydantic has found as a sentence about its subject.
+
+    Args:
+        subject: the place of the fault, to its last part.
+        fault: what is wrong there.
+    """
+    match fault["type"]:
+        case "missing":
+            return f"{subject} is missing"
+        case "extra_forbidden":
+            return f"{subject} is not a known field"
+        case _:
+            return _sentence(subject, [fault])
 
 
 def _sentence(subject: str, faults: "Sequence[ErrorDetails]") -> str:

@@ -203,12 +203,16 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
         return file.read()
 
 
+_NO_REPLACEMENT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
+"""Errors of a file that may be changed in a folder that may not, or is mounted by itself."""
+
+
 def write_text(path: str | os.PathLike[str], text: str, *, errors: str = "strict") -> None:
     """Replace a file by a text in UTF-8, at once and with its mode; create it if needed.
 
     Whatever happens, it is the old file or the new one. Only what is no ordinary file, such as a
-    pipe, and a file in a folder that cannot be changed, are written in place. A file that its user
-    may only read is not replaced.
+    pipe, and a file in a folder that cannot be changed or mounted by itself, are written in place.
+    A file that its user may only read is not replaced.
 
     Raises:
         OSError: it cannot be written, or belongs to a database.
@@ -231,8 +235,8 @@ def _write(path: str | os.PathLike[str], data: bytes) -> None:
     if _is_replaceable(path, before):
         try:
             _replace(place, data, before)
-        except PermissionError:
-            if before is None:
+        except OSError as error:
+            if before is None or error.errno not in _NO_REPLACEMENT:
                 raise
         else:
             return

@@ -1,5 +1,6 @@
 """Files that are replaced: on a full disk the old one is whole, and its mode stays."""
 
+import errno
 import os
 import resource
 import stat
@@ -103,6 +104,21 @@ def test_an_output_that_cannot_be_replaced_is_written_in_place(tmp_path: Path) -
     with (tmp_path / "opened").open("w+") as opened:
         write_text(f"/dev/fd/{opened.fileno()}", "new")
         assert os.fstat(opened.fileno()).st_size == 3
+
+
+def test_an_output_that_is_mounted_by_itself_is_written_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mounted"
+    write_text(path, "old")
+
+    def refuse(*_: object) -> None:  # as the system does for a mount
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert [each.name for each in tmp_path.iterdir()] == ["mounted"]
 
 
 def test_a_history_on_a_full_disk_keeps_its_entries(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ missing, or that another version has written in another form, has its default.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, cast
 
 from msgspec import Struct, ValidationError, convert, field
@@ -63,7 +62,7 @@ class ErrorDetails(Struct, frozen=True):
     code: str = ""
     message: str = ""
     retryable: bool = False
-    details: Mapping[str, Any] = MappingProxyType({})
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class EventDetails(Struct, frozen=True):
@@ -195,7 +194,7 @@ class ModelAsked(EventDetails, frozen=True):
     provider: str = ""
     model: str = ""
     estimate: CallEstimate | None = None
-    left_out: Mapping[str, str] = MappingProxyType({})
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class CallName(Struct, frozen=True):
@@ -209,7 +208,7 @@ class ProviderToolUse(Struct, frozen=True):
     """A use of a tool that the service runs itself, or its result."""
 
     name: str = ""
-    arguments: Mapping[str, Any] = MappingProxyType({})
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     result: str | None = None
 
 

@@ -1,5 +1,7 @@
 """Readers of events that another version, or a damaged database, has written."""
 
+import copy
+import pickle
 import random
 from io import StringIO
 from pathlib import Path
@@ -63,3 +65,10 @@ def test_no_payload_breaks_the_view_the_story_or_an_editor(terminal: str) -> Non
             assert isinstance(f"{outcome_word(placed.call)}{remarks(placed.call)}", str)
     view.end(None, None, None)
     assert screen.getvalue()
+
+
+@pytest.mark.parametrize("kind", [each.value for each in EventType])
+def test_what_an_event_says_can_be_copied_and_sent_to_another_process(kind: str) -> None:
+    details = read_details(kind, {})
+    assert copy.deepcopy(details) == details
+    assert pickle.loads(pickle.dumps(details)) == details  # noqa: S301 - our own

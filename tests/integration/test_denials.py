@@ -96,7 +96,7 @@ async def test_what_a_callback_raises_is_for_the_program_alone(
     tmp_path: Path, persist: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(request: PermissionRequest) -> PermissionDecision:
-        raise RuntimeError("no row 17 in table approvals_of_ann")
+        raise RuntimeError(f"no row 17 in table approvals_of_ann {'x' * 100_000}")
 
     provider = ScriptedProvider([write(), "done"])
     async with AgentRuntime(
@@ -115,6 +115,7 @@ async def test_what_a_callback_raises_is_for_the_program_alone(
         each for each in result.events or () if each.event_type is EventType.PERMISSION_FAILED
     )
     assert "RuntimeError: no row 17 in table approvals_of_ann" in failed.payload["error"]
+    assert len(failed.payload["error"]) < 2_100
     assert "approvals_of_ann" in caplog.text
     assert "Traceback" in caplog.text
 

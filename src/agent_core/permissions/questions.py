@@ -633,7 +633,9 @@ async def _call(
     except Exception as error:  # noqa: BLE001 - every failure counts as a deny
         log_failure(logger, "the permission callback failed", error=error, clean=redactor.text)
         said = "".join(traceback.format_exception_only(error)).strip()
-        return _Failed(redactor.text(f"the permission callback failed: {said}"))
+        # Cut last: a cut key is not recognised.
+        reason = redactor.text(f"the permission callback failed: {said}")
+        return _Failed(shortened(reason, MAX_REASON))
 
 
 def _denial(answer: UnattendedError | _Failed | str) -> "PermissionDecision":

@@ -182,6 +182,36 @@ def test_an_argument_that_cannot_be_used_is_named_by_the_constructor(
     assert "hun" not in caught.value.message
 
 
+ADDRESS = "postgresql://me:hunter22@host/x"
+
+
+@together(
+    "given",
+    [
+        *({"model": text} for text in ("sk-hunter22", ADDRESS, f"openai:m@{ADDRESS}")),
+        *({name: ADDRESS} for name in ("agent", "mode", "permission_mode", "session_id", "memory")),
+        *({name: ADDRESS} for name in ("reasoning", "output_mode", "tools", "stop")),
+    ],
+    ids=str,
+)
+async def test_no_option_of_a_run_is_repeated_that_may_be_a_key_or_an_address(
+    project: Path, given: dict[str, Any]
+) -> None:
+    async with AgentRuntime(project, model=ScriptedProvider(["hi"]), persist=False) as made:
+        with pytest.raises(ConfigError) as caught:
+            await made.run("hello", **given)
+    assert "hunter22" not in f"{caught.value!r} {caught.value.details}"
+
+
+async def test_no_other_model_of_the_configuration_is_repeated_that_may_be_a_key(
+    project: Path,
+) -> None:
+    config = {"model": "openai:m", "compact": {"model_profile": "sk-hunter22"}}
+    with pytest.raises(ConfigError, match=r"compact\.model_profile") as caught:
+        await AgentRuntime(project, config=config, persist=False).run("hello")
+    assert "hunter22" not in f"{caught.value!r} {caught.value.details}"
+
+
 async def test_a_project_that_is_missing_is_refused_when_the_runtime_is_entered(
     project: Path,
 ) -> None:

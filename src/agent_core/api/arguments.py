@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, is_
 from msgspec import Struct
 
 from agent_core.errors import ArgumentError
-from agent_core.text import kind_of, not_a_list, with_article
+from agent_core.text import kind_of, not_a_list, shown_value, with_article
 
 Owner = TypeVar("Owner", bound=type)
 
@@ -202,7 +202,7 @@ def not_a_flag(name: str, value: object) -> ArgumentError:
 
 
 def _wrong_type(name: str, expected: _Expected, value: object) -> ArgumentError:
-    given = repr(value) if expected.choices and isinstance(value, str) else kind_of(value)
+    given = shown_value(value) if expected.choices and isinstance(value, str) else kind_of(value)
     is_list = isinstance(value, expected.kinds) and not isinstance(value, str | bytes | bool)
     if expected.items is not None and is_list:
         items = enumerate(cast("Collection[object]", value))

@@ -19,6 +19,7 @@ from agent_core.api.keywords import run_keywords
 from agent_core.errors import ArgumentError
 from agent_core.keywords import lists_keywords
 from agent_core.runtime.options import checked_session_id
+from agent_core.text import shown_value
 from agent_core.types import (
     Mode,
     OutputT,
@@ -685,7 +686,7 @@ def _checked_mode(mode: Mode) -> RunMode:
         return RunMode(mode)
     except ValueError:
         known = ", ".join(RunMode)
-        message = f"there is no mode {mode!r}; there are: {known}"
+        message = f"there is no mode {shown_value(mode)}; there are: {known}"
         if mode in get_args(PermissionMode):
             message += f"; {mode} is a permission_mode"
         raise ArgumentError(message, "mode") from None

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from agent_core.config.addresses import HTTP_PARAMETERS, parameter_spellings, password_spellings
 from agent_core.config.databases import database_secrets
-from agent_core.config.model_names import model_fields
+from agent_core.config.model_names import may_hold_secret, model_fields
 from agent_core.config.models import (
     Config,
     ModelConfig,
@@ -505,7 +505,8 @@ def _find_problems(config: Config) -> Iterator[Problem]:
                 model_fields(model)
             except ValueError as error:
                 hint = nearest(model, config.model_overrides)
-                message = f"names {model!r}, and there is no such [model_overrides]{hint}; {error}"
+                shown = "a model" if may_hold_secret(model) else repr(model)
+                message = f"names {shown}, and there is no such [model_overrides]{hint}; {error}"
                 yield Problem(key, message)
         elif isinstance(model, ModelConfig | ModelProfile):
             files = {"path": model.path, "ca_file": model.ca_file}
@@ -581,6 +582,8 @@ def _partial(config: Config, profile: Profile) -> tuple[ModelProfile, str]:
                     return ModelProfile.named(profile), f"the model string {profile!r}"
                 except ValueError as error:
                     place, hint = f"model_overrides.{profile}", nearest(profile, known)
+                    if may_hold_secret(profile):
+                        place = "model_overrides"
                     message = f"there is no [{place}]{hint}; a model string {error}"
                     details = {"key": place}
                     raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details) from None

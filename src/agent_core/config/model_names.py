@@ -52,18 +52,21 @@ def model_fields(text: str) -> dict[str, Any]:
     found = re.fullmatch(_MODEL, bare, re.IGNORECASE)
     name = found["name"] if found else ""
     if found is None or name.endswith("@") or _looks_like_address(name):
-        may_hold_password = (
-            len(text) > _MOST_SHOWN or "//" in text or "@" in text or _A_KEY.match(bare) is not None
-        )
         if found is not None and "@" in name[1:-1]:
             message = f"must be {_FORM}, and after an @ an address http(s)://host"
             raise ValueError(f"{message}; {_NAME_ALONE}")
-        instead = "" if may_hold_password else f", not {text!r}"
+        instead = "" if may_hold_secret(text) else f", not {text!r}"
         raise ValueError(f"must be {_FORM}{instead}\n{_OTHER_FORMS}")
     fields: dict[str, Any] = {"provider": provider_named(found["provider"]), "name": name}
     if found["base_url"]:
         fields["base_url"] = found["base_url"]
     return fields
+
+
+def may_hold_secret(text: str) -> bool:
+    """Return whether a text that was given as a model may be a key, or an address with one."""
+    is_key = _A_KEY.match(text.strip()) is not None
+    return len(text) > _MOST_SHOWN or "//" in text or "@" in text or is_key
 
 
 def _looks_like_address(name: str) -> bool:

@@ -36,7 +36,7 @@ from agent_core.process.environment import HOOK, command_environment
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
-from agent_core.text import nearest
+from agent_core.text import nearest, shown_value
 from agent_core.tools.registry import RESERVED
 from agent_core.tools.sensitive import user_homes
 from agent_core.tools.toolsets import Toolset, opened
@@ -203,7 +203,7 @@ class Project:
         if found := self.definitions.find(name):
             return found
         known = sorted(each.agent_definition_id for each in self.definitions.listed())
-        reason = f"names {name!r}, but there is no such agent{nearest(name, known)}"
+        reason = f"names {shown_value(name)}, but there is no such agent{nearest(name, known)}"
         raise malformed_option("agent", reason)
 
     def agent_of(self, stored: StoredOptions, given: RunOptions) -> "Agent[Any] | None":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import ArgumentError
-from agent_core.text import kind_of, nearest, shortened, with_article
+from agent_core.text import kind_of, nearest, shortened, shown_value, with_article
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -164,7 +164,7 @@ def _shown(kind: str, value: object) -> str:
     if kind.endswith("_type") or kind.startswith("is_"):
         return value.__name__ if isinstance(value, type) else kind_of(value)
     if isinstance(value, str) and not kind.startswith("url_"):  # an address may hold a password
-        return repr(shortened(str(value), 40))
+        return shown_value(value) if "://" in value else repr(shortened(str(value), 40))
     if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _MOST_BITS):
         return repr(value)
     return kind_of(value) if kind in _CHOICES or isinstance(value, bytes) else ""

@@ -108,7 +108,7 @@ def _columns(names: Iterable[str]) -> int:
     columns = min(window_size(sys.stdout).columns, _WIDEST)
     if sys.stdout.isatty():
         return columns
-    return max(columns, *(cells(name) + _FIGURES for name in names))
+    return max([columns, *(cells(name) + _FIGURES for name in names)])
 
 
 def _line(name: str, row: CostSummary, columns: int) -> str:

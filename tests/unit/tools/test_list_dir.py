@@ -1,12 +1,17 @@
 """`code.list_dir`: sorted, bounded, and never led out by a link."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools import ToolContext
+from agent_core.tools.code import code_tool
+from agent_core.tools.code.read import ListDir
+from agent_core.tools.workspace import Workspace
 from tool_facts import Code
 
 
@@ -33,6 +38,16 @@ async def test_g4_without_recursion_only_the_first_level_is_listed(code: Code, t
         ],
         "truncated": False,
     }
+
+
+async def test_arguments_that_were_read_elsewhere_are_taken(
+    workspace: Workspace, context: ToolContext, tree: Path
+) -> None:
+    tool = replace(code_tool("code.list_dir", workspace), parse=ListDir.model_validate)
+    action = await tool.prepare(tool.parse({"path": "."}), context)
+    listing = await action.run()
+    assert isinstance(listing, dict)
+    assert len(listing["entries"]) == 4
 
 
 async def test_g5_a_limit_cuts_the_listing_and_marks_it(code: Code, tree: Path) -> None:

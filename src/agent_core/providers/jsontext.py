@@ -148,10 +148,10 @@ def _too_deep(value: Any) -> bool:
 def cleaned(report: JsonObject) -> JsonObject:
     """Return a parsed report as `clean` does: the same object if the fast encoder takes it."""
     try:
-        orjson.dumps(report)
+        is_plain = b"null" not in orjson.dumps(report)  # as which it writes what is no number
     except (TypeError, ValueError):
-        return clean(report)
-    return report
+        is_plain = False
+    return report if is_plain else clean(report)
 
 
 def clean(value: Any, depth: int = 0) -> Any:

@@ -5,6 +5,7 @@ import pytest
 
 from agent_core.providers import jsontext
 from agent_core.text import join_surrogates
+from agent_core.text.json_text import JsonObject
 from tables import together
 
 
@@ -77,3 +78,12 @@ def test_wide_objects_are_not_deep_ones() -> None:
     wide = jsontext.parse_object('{"a":[' + "[]," * 500 + "[]]}")["a"]
     assert isinstance(wide, list)
     assert len(wide) == 501
+
+
+def test_a_report_is_the_one_that_is_stored() -> None:
+    plain: JsonObject = {"tokens": 3, "more": [1.5, "text"]}
+    assert jsontext.cleaned(plain) is plain
+    for value in (float("nan"), [float("inf")], "\ud800", None):
+        odd: JsonObject = {"x": value}
+        cleaned = jsontext.cleaned(odd)
+        assert orjson.loads(orjson.dumps(cleaned)) == cleaned

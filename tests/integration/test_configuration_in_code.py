@@ -14,6 +14,7 @@ from agent_core import (
     ArgumentError,
     Config,
     ConfigError,
+    Extension,
     ModelConfig,
     RunStatus,
     StorageError,
@@ -131,6 +132,12 @@ async def test_the_file_and_the_code_are_not_mixed(home: Home, project: Path) ->
         AgentRuntime(project, model="custom:x", session_db_path=file, persist=False)
 
 
+class Ranked(Extension):
+    """Has an attribute of its own that is named as one of all extensions."""
+
+    rank: Any = 5
+
+
 UNUSABLE: list[tuple[dict[str, Any], str]] = [
     *(
         ({name: ""}, name)
@@ -163,6 +170,7 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
     ({"tools": [5]}, "tools"),
     ({"extensions": 5}, "extensions"),
     ({"extensions": [5]}, "extensions"),
+    ({"extensions": [Ranked()]}, "extensions"),
     ({"agents": "writer"}, "agents"),
     ({"handoffs": [5]}, "handoffs"),
     ({"default_snapshots": "on"}, "default_snapshots"),

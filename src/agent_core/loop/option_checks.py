@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from agent_core.callbacks import callback_problem, name_of
 from agent_core.errors import ArgumentError
-from agent_core.extensions import Extension, misfit_of_extension
+from agent_core.extensions import Extension, Rank, misfit_of_extension
 from agent_core.text import kind_of, nearest, not_a_list
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, check_own_name, tool_from
@@ -200,5 +200,8 @@ def checked_extensions(given: Sequence[object]) -> list[Extension]:
             what = each.__name__ if isinstance(each, type) else kind_of(each)
             raise malformed_option("extensions", f"holds {what}; an extension is {made}")
         if problem := misfit_of_extension(type(each)):
+            raise malformed_option("extensions", f"holds {kind_of(each)}, and {problem}")
+        if not isinstance(each.rank, Rank):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+            problem = "its attribute `rank` is not the order of extensions; give it another name"
             raise malformed_option("extensions", f"holds {kind_of(each)}, and {problem}")
     return [each for each in given if isinstance(each, Extension)]

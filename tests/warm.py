@@ -11,7 +11,8 @@ Python is to start in another way (options, `PYTHON...`, a locale), with code to
 they begin, and all of them until the stock is ready.
 
 The workers of `pytest -n` are copies as well, of a second stock: it has then collected all tests,
-and hands them over (`collected`).
+and hands them over (`collected`). Before such a worker begins, it copies itself once more: that
+copy is the stock of its programs.
 """
 
 import atexit
@@ -81,6 +82,10 @@ _HEEDED = (  # by a copy as well
     "PYTHONWARNINGS=error",
 )
 
+_KEPT = ("__main__", "new_databases", "warm")
+_path_before: list[str] = []  # of the modules, before the tests were collected
+_found: list[tuple[Any, Any]] = []  # the session with the collected tests, and what was skipped
+
 is_cold = False  # a test wants its programs started from scratch
 
 
@@ -88,22 +93,34 @@ class Stock:
     """The process that is copied, as the process of the tests sees it.
 
     Args:
-        tests: What of pytest's arguments decides which tests it imports; without any it loads the
-            modules of our programs.
+        pid: The process, a child of this one.
+        connection: How it is asked for copies.
     """
 
-    def __init__(self, *tests: str) -> None:
-        ours, theirs = socket.socketpair()
-        self._socket = ours
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self._pid = pid
+        self._socket = connection
         self._lock = threading.Lock()
         self._is_ready = False
         self._environ = _decisive(os.environ)
+
+    @classmethod
+    def started(cls, *tests: str) -> "Stock":
+        """Start one.
+
+        Args:
+            tests: What of pytest's arguments decides which tests it imports; without any it only
+                loads the modules of our programs.
+        """
+        ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - this file
+            process = subprocess.Popen(  # noqa: S603 - this file
                 [sys.executable, __file__, str(theirs.fileno()), *tests],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+        process.returncode = 0  # it is waited for by its id
+        return cls(process.pid, ours)
 
     def start(
         self, job: Mapping[str, Any], environ: Mapping[str, str], descriptors: Mapping[int, int]
@@ -126,15 +143,17 @@ class Stock:
     def wait(self) -> bool:
         """Return whether copies can be made, once that is known."""
         with self._lock:
-            while not self._may_ask(10) and self._process.poll() is None:
-                pass
+            while not self._may_ask(10):
+                ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is not None:
+                    break
             return self._is_ready
 
     def end(self) -> None:
         """End the process that is copied; its copies live on."""
         self._socket.close()
-        self._process.kill()
-        self._process.wait()
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
 
     def _may_ask(self, patience_s: float = 0) -> bool:
         if not self._is_ready and select.select([self._socket], [], [], patience_s)[0]:
@@ -175,7 +194,12 @@ def begin() -> None:
 def begin_workers(tests: Sequence[str]) -> None:
     """Begin to import tests for the workers, which are copied once that is done."""
     if sys.platform == "linux" and _CLONE is not None:
-        _workers.append(Stock(*tests))
+        _workers.append(Stock.started(*tests))
+
+
+def keep_stock(pid: int, connection: socket.socket) -> None:
+    """Let programs be started as copies of this child, which serves the connection."""
+    _stock.append(Stock(pid, connection))
 
 
 def wait() -> None:
@@ -275,7 +299,7 @@ _doors: list[socket.socket] = []
 
 def _opened() -> Stock:
     if not _stock:
-        _stock.append(Stock())
+        _stock.append(Stock.started())
     return _stock[0]
 
 
@@ -386,7 +410,7 @@ def _import_tests(arguments: Sequence[str]) -> None:
     if tests.failed or tests.session is None:
         _forget_modules(tests.failed)  # the workers tell why they cannot be imported
     else:
-        collected.hand_over(tests.session, tests.skipped)
+        _found.append((tests.session, tests.skipped))
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a copy would be without the threads of these tests"
@@ -514,6 +538,14 @@ def _fork() -> int:
     return pid
 
 
+def _run_next(asked: socket.socket) -> None:
+    """Serve as the stock, and run the program of a job in each copy; return in none."""
+    job, fds = _serve(asked)
+    _take_place(job, fds)
+    sys.orig_argv[:] = [sys.executable, *job["words"]]
+    _run(job["words"])
+
+
 def _take_place(job: Mapping[str, Any], fds: Sequence[int]) -> None:
     """Give this copy what the process of the job would have been started with."""
     if job["is_leader"]:
@@ -600,8 +632,42 @@ def _show(error: BaseException) -> None:
     traceback.print_exception(type(error), error, shown)
 
 
+def _make_stock() -> None:
+    """Copy this worker before it begins, and let the copy be the stock of its programs."""
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        importlib.import_module("warm").keep_stock(pid, ours)
+        return
+    ours.close()
+    with Path(os.devnull).open("rb") as null:
+        os.dup2(null.fileno(), 0)
+    os.dup2(2, 1)
+    _forget_tests()
+    _run_next(theirs)
+
+
+def _forget_tests() -> None:
+    """Undo what collecting the tests has done to this process, beyond loading modules."""
+    warm: Any = importlib.import_module("warm")
+    warm.is_cold = True
+    sys.path[:] = _path_before
+    for name, module in [*sys.modules.items()]:
+        place = getattr(module, "__file__", None)
+        if place and name not in _KEPT and Path(place).is_relative_to(_TESTS):
+            del sys.modules[name]
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if callable(handler) and handler is not signal.default_int_handler:
+            signal.signal(number, signal.SIG_DFL)
+    _restore_logging()
+
+
 def _call_main(words: list[str]) -> None:
     if words == _WORKER:
+        _make_stock()
+        for each in _found:
+            importlib.import_module("collected").hand_over(*each)
         sys.path[0] = ""
         sys.argv = ["-c"]
         main = sys.modules["__main__"] = types.ModuleType("__main__")
@@ -624,11 +690,9 @@ if __name__ == "__main__":
     if sys.argv[2:]:
         importlib.import_module("hypothesis")  # which warns if it finds `trio` loaded before it
         _load()
+        _path_before[:] = sys.path
         _import_tests(sys.argv[2:])
     else:
         _load()
-        _use_huge_pages()
-    _job, _fds = _serve(socket.socket(fileno=int(sys.argv[1])))
-    _take_place(_job, _fds)
-    sys.orig_argv[:] = [sys.executable, *_job["words"]]
-    _run(_job["words"])
+    _use_huge_pages()
+    _run_next(socket.socket(fileno=int(sys.argv[1])))

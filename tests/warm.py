@@ -404,9 +404,14 @@ def _import_tests(arguments: Sequence[str]) -> None:
     pytest, collected = map(importlib.import_module, ("pytest", "collected"))
     unneeded = [f"-pno:{name}" for name in ("cacheprovider", "rerunfailures", "xdist")]
     tests: Any = collected.Collecting()
-    # What is imported may keep the standard error that it finds, so this one has to stay open.
-    with Path(os.devnull).open("w", encoding="utf-8") as null, contextlib.redirect_stdout(null):
-        pytest.main([*arguments, "--collect-only", "-qs", *unneeded], plugins=[tests])
+    # What is imported may keep the standard output that it finds: that stays the one of copies.
+    shown = os.dup(1)
+    with Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), 1)
+    pytest.main([*arguments, "--collect-only", "-qs", *unneeded], plugins=[tests])
+    sys.stdout.flush()
+    os.dup2(shown, 1)
+    os.close(shown)
     if tests.failed or tests.session is None:
         _forget_modules(tests.failed)  # the workers tell why they cannot be imported
     else:

@@ -140,17 +140,17 @@ def packaged_tool(key: str, find: Callable[[], Callable[[], Tool]]) -> Tool:
     definition, facts = _packaged(key)
     made: list[Tool] = []
 
-    def tool() -> Tool:
+    def parse(arguments: Mapping[str, Any]) -> object:
         if not made:
             make = find()
             made.append(make())
-        return made[0]
-
-    def parse(arguments: Mapping[str, Any]) -> object:
-        return tool().parse(arguments)
+        return made[0].parse(arguments)
 
     async def prepare(arguments: object, context: ToolContext) -> Action:
-        return await tool().prepare(arguments, context)
+        if not made:  # something else has read the arguments
+            make = find()
+            made.append(make())
+        return await made[0].prepare(arguments, context)
 
     return Tool(definition, parse, prepare, **facts)
 

@@ -184,6 +184,17 @@ async def test_an_answer_without_what_the_run_needs_is_refused_and_with_it_the_r
         assert following.text == "next"
 
 
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_an_answer_may_be_true_or_false(
+    home: Home, project: Path, shop: Shop, is_allowed: bool
+) -> None:
+    handle = await park(home, project, call("deploy"), tools=[shop.deploy])
+    async with runtime(home, project, ["next"], config=PARK) as made:
+        answered = await made.answer(handle.pending_requests[0], is_allowed, tools=[shop.deploy])
+        assert await answered.wait() is RunStatus.COMPLETED
+        assert await results(made) == {"call_1": "ok" if is_allowed else "permission_denied"}
+
+
 async def test_a_message_after_a_refused_answer_is_answered(
     home: Home, project: Path, shop: Shop
 ) -> None:

@@ -404,7 +404,7 @@ class RunHandle(Generic[OutputT]):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: None = None,
@@ -415,7 +415,7 @@ class RunHandle(Generic[OutputT]):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "TypeForm[_OtherT]",
@@ -426,7 +426,7 @@ class RunHandle(Generic[OutputT]):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "Outputs[_OtherT]",
@@ -437,7 +437,7 @@ class RunHandle(Generic[OutputT]):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "AnyOutput",
@@ -447,7 +447,7 @@ class RunHandle(Generic[OutputT]):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
@@ -597,7 +597,7 @@ async def answer_question(
     runs: "Runs",
     sessions: "Sessions",
     request_id: str,
-    decision: "AnyDecision | PermissionDecision",
+    decision: "AnyDecision | PermissionDecision | bool",
     *,
     arguments: Mapping[str, Any] | None,
     always: bool = False,
@@ -618,6 +618,8 @@ async def answer_question(
         reason = decision.reason if reason is None else reason
         always = always or decision.metadata.get("always") is True
         decision = decision.decision
+    elif isinstance(decision, bool):
+        decision = Decision.ALLOW_ONCE if decision else Decision.DENY
     try:
         chosen = Decision(decision)
     except ValueError:

@@ -488,7 +488,7 @@ class RunMethods(RuntimeMethods):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: None = None,
@@ -499,7 +499,7 @@ class RunMethods(RuntimeMethods):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "TypeForm[OutputT]",
@@ -510,7 +510,7 @@ class RunMethods(RuntimeMethods):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "Outputs[OutputT]",
@@ -521,7 +521,7 @@ class RunMethods(RuntimeMethods):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "AnyOutput",
@@ -531,7 +531,7 @@ class RunMethods(RuntimeMethods):
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
@@ -559,7 +559,8 @@ class RunMethods(RuntimeMethods):
 
         Args:
             request_id: id of the question.
-            decision: one of `Decision`, or a `PermissionDecision`, whose reason then counts.
+            decision: one of `Decision`; True for `allow_once` or False for `deny`; or a
+                `PermissionDecision`, whose reason then counts.
             reason: for the model, if a call is denied.
             arguments: replace the model's arguments of the call, with `allow_once` only. They are
                 validated in the same way, and the model sees these from then on.

@@ -284,7 +284,7 @@ class Session:
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: None = None,
@@ -295,7 +295,7 @@ class Session:
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "TypeForm[OutputT]",
@@ -306,7 +306,7 @@ class Session:
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "Outputs[OutputT]",
@@ -317,7 +317,7 @@ class Session:
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         output_type: "AnyOutput",
@@ -327,7 +327,7 @@ class Session:
     async def answer(
         self,
         request_id: str,
-        decision: "AnyDecision | PermissionDecision",
+        decision: "AnyDecision | PermissionDecision | bool",
         reason: str | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,

@@ -8,6 +8,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.errors import ArgumentError
 from agent_core.providers.base import ALLOW_REAL_MODELS
 from agent_core.providers.scripted import Answer, ScriptedProvider
+from agent_core.text import kind_of
 
 
 def function_model(
@@ -42,7 +43,12 @@ def allow_real_models(allowed: bool) -> AbstractContextManager[object]:
     Every call of an adapter of the package is refused, in runtimes, in `agcore` and in `kgent`. An
     adapter from an installed distribution is refused when a runtime makes it. A program's own
     adapter for a real service calls `agent_core.providers.base.require_real_models`.
+
+    Raises:
+        ArgumentError: `allowed` is neither True nor False.
     """
+    if not isinstance(allowed, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+        raise ArgumentError(f"allowed must be True or False, not {kind_of(allowed)}", "allowed")
     before = os.environ.get(ALLOW_REAL_MODELS)
     os.environ[ALLOW_REAL_MODELS] = "1" if allowed else "0"
     restoring = ExitStack()

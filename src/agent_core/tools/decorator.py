@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from agent_core.callbacks import callback_problem
 from agent_core.errors import ArgumentError
+from agent_core.text import not_a_list
 from agent_core.tools.base import Action, IsEnabled, PrepareOffer, Tool, ToolContext, concurrency_of
 from agent_core.tools.callables import plain_function
 from agent_core.tools.registry import plain_access
@@ -139,6 +140,8 @@ def tool(
             shown = tuple(each for each in parameters if not each.takes_context)
             signature = compile_signature(own_name, shown)
             _check_options(timeout_s, max_retries, is_enabled, prepare)
+            if isinstance(tags, str) or not isinstance(tags, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+                raise UnfitError(not_a_list("tags", tags))
             definition = ToolDefinition.model_validate(
                 {
                     "name": own_name if name is None else name,

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from agcore.llm import AdapterProvider, ChatMessage, ChatRequest, LlmError
-from agent_core import AgentRuntime, ConfigError, ModelConfig, RunStatus
+from agent_core import AgentRuntime, ArgumentError, ConfigError, ModelConfig, RunStatus
 from agent_core.providers.base import ALLOW_REAL_MODELS, ProviderRegistry
 from agent_core.providers.local import Engine, LocalProvider
 from agent_core.testing import ScriptedProvider, allow_real_models
@@ -157,3 +157,11 @@ def test_processes_that_are_started_meanwhile_ask_none_either(home: Home, projec
         )
     assert done.returncode == 1
     assert "real one" in done.stderr
+
+
+def test_whether_real_models_are_allowed_is_said_with_a_bool() -> None:
+    before = os.environ.get(ALLOW_REAL_MODELS)
+    wrong: Any = "no"
+    with pytest.raises(ArgumentError, match="allowed must be True or False, not a str"):
+        allow_real_models(wrong)
+    assert os.environ.get(ALLOW_REAL_MODELS) == before

@@ -436,7 +436,10 @@ def test_what_cannot_be_a_tool_is_refused_when_decorated(function: Any, named: s
         tool(permission="readonly")(function)
 
 
-@together("options", [{"name": "a b"}, {"name": ""}, {"permission": "maybe"}])
+@together(
+    "options",
+    [{"name": "a b"}, {"name": ""}, {"permission": "maybe"}, {"tags": "dangerous"}, {"tags": 5}],
+)
 def test_a_name_and_a_permission_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
     def plain(n: int) -> int:
         return n

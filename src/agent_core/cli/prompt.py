@@ -224,14 +224,13 @@ class TerminalPrompt:
         shown, whole = self._question_lines(request, choices)
         if terminal.can_draw:  # separate it from earlier output
             shown.insert(0, _Line([""]))
-        by_key = {"a": Decision.ALLOW_FOR_SESSION}  # of this call only, where it is not offered
-        by_key |= {choice.key: choice.decision for choice in choices if choice.decision}
+        by_key = _decisions(request, choices)
         menu = self._menu(choices)
         while True:
             pressed = await self._press(menu, shown)
             shown = []
             key = pressed.strip().casefold()
-            if decision := by_key.get(key) or _ANSWERS.get(key):
+            if decision := by_key.get(key):
                 meant = decision
                 if decision is Decision.ALLOW_FOR_SESSION and not is_remembered(request):
                     meant = Decision.ALLOW_ONCE
@@ -396,6 +395,15 @@ def _is_text(pressed: str, *, settle_s: float) -> bool:
     """Return whether keys at a question belong to a text: several letters, or one over a draft."""
     text = "".join(pressed.split())
     return text.isprintable() and (len(text) > 1 or (bool(text) and settle_s >= REST_S))
+
+
+def _decisions(request: "PermissionRequest", choices: Sequence[Choice]) -> dict[str, Decision]:
+    """Return what each key and word decides for a person at a terminal."""
+    decisions = _ANSWERS | {choice.key: choice.decision for choice in choices if choice.decision}
+    if not is_remembered(request):
+        decisions["a"] = Decision.ALLOW_FOR_SESSION  # of this call only
+        del decisions["2"]  # of two choices, the second looks like the denial
+    return decisions
 
 
 def _style_of(decision: Decision) -> Style:

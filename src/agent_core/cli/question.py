@@ -166,7 +166,8 @@ def help_lines(
             meaning = f"allow it, and until the session ends: {covers[choice.key]}"
         lines += [f"  {choice.key}  {meaning}"] if meaning else []
     keys = "Escape and Ctrl-C end" if may_cancel else "Ctrl-C ends"
-    return [*lines, f"  1, 2, 3 are y, a, n; {keys} the run"]
+    numbers = "1, 2, 3 are y, a, n" if is_remembered(request) else "1, 3 are y, n"
+    return [*lines, f"  {numbers}; {keys} the run"]
 
 
 def _scope_beside_target(request: "PermissionRequest") -> str:

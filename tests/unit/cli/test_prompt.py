@@ -164,7 +164,7 @@ async def answered(
         (["Y"], Decision.ALLOW_ONCE),
         (["1"], Decision.ALLOW_ONCE),
         (["a"], Decision.ALLOW_FOR_SESSION),
-        (["2\n"], Decision.ALLOW_FOR_SESSION),
+        (["2", "3"], Decision.DENY),
         (["allow once\n"], Decision.ALLOW_ONCE),
         (["n"], Decision.DENY),
         (["x", "\n", "\x1b[A", "w", "v", "?", "n"], Decision.DENY),
@@ -175,6 +175,11 @@ async def test_a_key_alone_answers_and_any_other_asks_again(
 ) -> None:
     assert (await answered(screen, keys, request())).decision is decision
     assert termios.tcgetattr(screen.slave)[3] & termios.ECHO
+
+
+async def test_the_second_number_answers_where_the_session_is_offered(screen: Screen) -> None:
+    offered = request().model_copy(update={"target_scope": "make"})
+    assert (await answered(screen, ["2"], offered)).decision is Decision.ALLOW_FOR_SESSION
 
 
 SHORT = "--- a\n+++ a\n@@ -1 +1 @@\n-1\n+2\n"

@@ -74,7 +74,7 @@ demo: $(if $(MODEL),$(READY_LOCAL),$(READY_PACKAGE))
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
 
 # At most three tests that fail are run once more, and the summary shows how each failed.
-PARALLEL := -n auto --maxprocesses 10 --dist worksteal --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
+PARALLEL := -n auto --maxprocesses 6 --dist worksteal --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 
 test: $(READY)
 	$(BIN)/pytest $(PARALLEL) $(ARGS)

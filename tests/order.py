@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-SHARES = 10
+SHARES = 6
 """As many as `make test` starts workers at most."""
 
 _TESTS = Path(__file__).resolve().parent

@@ -82,7 +82,7 @@ class SecretValues:
         for value, kind in kinds.items():
             shown = marker(_UNSAFE_IN_KIND.sub("_", kind))
             bare = value.strip()
-            if len(bare) < SHORTEST_SECRET or bare.casefold() in _PLACEHOLDERS:
+            if len(bare) < SHORTEST_SECRET or _is_placeholder(bare, kind):
                 continue
             spellings = (form for part in _parts(bare) for form in _spellings(part))
             for form in spellings:
@@ -164,6 +164,11 @@ def _parts(value: str) -> Iterator[str]:
 
 def _found(piece: str, text: str) -> Iterator[int]:
     return (found.start() for found in re.finditer(re.escape(piece), text))
+
+
+def _is_placeholder(value: str, kind: str) -> bool:
+    """Return whether a key is only a word; a password may be one and still protect something."""
+    return "key" in kind.casefold() and value.casefold() in _PLACEHOLDERS
 
 
 def _spellings(value: str) -> set[str]:

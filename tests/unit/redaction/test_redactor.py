@@ -45,6 +45,12 @@ def test_values_too_short_to_be_secret_are_ignored(value: str) -> None:
     assert Redactor({"KEY": value}).text("abc   ab c") == "abc   ab c"
 
 
+def test_a_password_is_a_secret_although_it_is_such_a_word() -> None:
+    assert Redactor({"DB_PASSWORD": "changeme"}).text("it is changeme") == (
+        "it is [redacted:DB_PASSWORD]"
+    )
+
+
 @together("value", ["test", "EMPTY", "none", "ollama", " Dummy "])
 def test_a_word_in_place_of_a_key_is_no_secret(value: str) -> None:
     text = "pytest runs no test: none is EMPTY, and ollama takes any Dummy"

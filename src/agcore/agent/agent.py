@@ -57,6 +57,7 @@ from agent_core.loop.options import Agent as EngineAgent, asked_options
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import kind_of, with_article
 from agent_core.tools.base import Concurrency
+from agent_core.tools.deps import check_deps_type
 from agent_core.tools.registry import check_own_name
 from agent_core.types import OutputT
 
@@ -310,8 +311,10 @@ class Agent(AgentSpec[DepsT, OutputT]):
             max_depth: how many agents may call one another in a row.
 
         Raises:
-            AgentError: `Config`; the tool cannot have that name.
+            AgentError: `Config`; the tool cannot have that name, or `max_depth` is below 1.
         """
+        with raise_as_agent_error():
+            _check_own_tool(name, max_depth)
         own_name = name or re.sub(r"[^A-Za-z0-9_-]+", "_", self.name).strip("_") or "agent"
         about = f"Ask the agent {self.name}. It knows nothing but the message, and answers it."
 
@@ -488,6 +491,19 @@ class Agent(AgentSpec[DepsT, OutputT]):
         return session, cast("TurnArgs[DepsT]", given)
 
 
+def _check_own_tool(name: str | None, max_depth: int) -> None:
+    """Check what an agent's tool is called, and how deep it may be nested.
+
+    Raises:
+        ArgumentError: the name is empty, or no call would be allowed.
+    """
+    if name is not None and not name.strip():
+        raise ArgumentError("name is empty; leave it out for the agent's own name", "name")
+    if max_depth < 1:
+        message = f"max_depth is {max_depth}; give at least 1, the agent that calls the tool"
+        raise ArgumentError(message, "max_depth")
+
+
 _CLASSES: Mapping[str, type] = {
     "name": str,
     "system_prompt": str,
@@ -509,6 +525,10 @@ def _check_parts(instructions: object, given: Mapping[str, Any]) -> None:
         if value is not None and not isinstance(value, kind):
             words = "a text" if kind is str else with_article(kind.__name__)
             raise ArgumentError(f"{name} must be {words}, not {kind_of(value)}", name)
+    if given["name"] is not None and not given["name"].strip():
+        message = "the name of an agent is empty; give it one, or leave it out for 'agent'"
+        raise ArgumentError(message, "name")
+    check_deps_type(given["deps_type"])
     if callable(instructions):
         check_callback("instructions", instructions, "context")
     elif not isinstance(instructions, str | None):

@@ -503,6 +503,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         own = [*read_tools(self.agent.tools).own, *self._own_tools, *served]
         try:
             registry = self.bundle.tool_registry.for_session(self.session_id, names, more=own)
+            others = registry.list_tools()
             if asked is not None:
                 registry = self._asked_tools(registry, asked)
                 offered = [tool for tool in offered if registry.get(tool.name) is not None]
@@ -510,7 +511,9 @@ class AgentSession(Generic[DepsT, OutputT]):
         except ToolError as error:
             raise AgentConfigError(error.message) from error
         more = [tool for tool in tools.definitions if tool.name not in names]
-        return replace(tools, definitions=[*offered, *more], agent_name=self.agent.name)
+        return replace(
+            tools, definitions=[*offered, *more], agent_name=self.agent.name, others=others
+        )
 
     def _asked_tools(self, known: ToolRegistry, asked: Collection[Usable]) -> ToolRegistry:
         """Return the tools of a turn that selects some of the known ones or brings its own."""

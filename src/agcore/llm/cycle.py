@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, Unpack, cast
@@ -53,7 +53,7 @@ from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.redacting import RequestRedactor
 from agent_core.redaction import Redactor
 from agent_core.telemetry.opening import telemetry_of_program
-from agent_core.text import kind_of
+from agent_core.text import kind_of, nearest
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.toolsets import Toolset
@@ -106,6 +106,7 @@ class RunTools:
         results: bounds the results of calls.
         session_id: the session that calls are made in.
         agent_name: the agent of that session, for hooks.
+        others: names of tools that exist, and that this submission does without.
     """
 
     tools: Sequence[Tool] = ()
@@ -114,6 +115,7 @@ class RunTools:
     results: ResultLimiter | None = None
     session_id: str = "agcore"
     agent_name: str | None = None
+    others: Collection[str] = ()
 
     def for_run(self) -> "RunTools":
         """See `ToolRunner.for_run`."""
@@ -376,9 +378,6 @@ class LlmCycle:
         are_called = not isinstance(tools, Sequence)
         runner = RunTools(definitions=tools) if isinstance(tools, Sequence) else tools.for_run()
         has, offered = list(runner.tools), list(runner.definitions)
-        if disabled := options.disabled_tools:
-            has = [tool for tool in has if tool.name not in disabled]
-            offered = [each for each in offered if each.name not in disabled]
         caller = self._caller
         turn = self._calls.turn = CallTurn(
             replace(self._settings, **given),
@@ -400,6 +399,10 @@ class LlmCycle:
                 more = _contributed(options, offered)
                 has += more
                 offered += [tool.definition for tool in more]
+        if disabled := options.disabled_tools:
+            _check_names(disabled, {*runner.others, *(each.name for each in offered)})
+            has = [tool for tool in has if tool.name not in disabled]
+            offered = [each for each in offered if each.name not in disabled]
         turn.meter = self._meter(run, options.budget)
         if expected is not None and expected.tool is not None:
             offered.append(expected.tool)
@@ -600,6 +603,18 @@ def _check_tools(tools: object) -> None:
             raise ArgumentError(f"{message} holds tools that the cycle calls itself", "tools")
 
 
+def _check_names(disabled: Iterable[str], known: Collection[str]) -> None:
+    """Check `disabled_tools`, except for tools of MCP servers, which may be unavailable.
+
+    Raises:
+        ArgumentError: there is no tool of such a name.
+    """
+    for name in disabled:
+        if name not in known and not name.startswith("mcp."):
+            reason = f"names {name}, and there is no such tool{nearest(name, known)}"
+            raise malformed_option("disabled_tools", reason)
+
+
 def _contributed(options: RunOptions[Any], offered: Iterable[ToolDefinition]) -> list[Tool]:
     """Return the tools that extensions contribute.
 
@@ -623,10 +638,10 @@ def _prompt_blocks(prompt: object) -> Sequence[TextBlock | ImageBlock]:
     """Return the blocks of a user's message.
 
     Raises:
-        AgentCoreError: `validation_error`; it is something else.
+        ArgumentError: it is something else, or says nothing.
     """
     if isinstance(prompt, str):
-        return [TextBlock(text=prompt)]
+        prompt = [TextBlock(text=prompt)]
     listed = isinstance(prompt, Sequence)
     blocks = list(cast("Sequence[object]", prompt)) if listed else [prompt]
     for block in blocks:
@@ -637,4 +652,7 @@ def _prompt_blocks(prompt: object) -> Sequence[TextBlock | ImageBlock]:
             if isinstance(block, Mapping):
                 message += "; earlier messages are given as history=[…]"
             raise ArgumentError(message, "message")
-    return cast("list[TextBlock | ImageBlock]", blocks)
+    given = cast("list[TextBlock | ImageBlock]", blocks)
+    if not any(isinstance(each, ImageBlock) or each.text.strip() for each in given):
+        raise ArgumentError("the message is empty; say what to do", "message")
+    return given

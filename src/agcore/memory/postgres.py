@@ -7,8 +7,9 @@ from typing import Any, Self
 
 from agcore.memory.error import InvalidMemoryError, MemoryStorageError
 from agcore.memory.items import LOOP_OWNER, ItemTable
-from agcore.memory.types import EvictionConfig
+from agcore.memory.types import EvictionConfig, check_place
 from agent_core.aio.loops import running_loop
+from agent_core.api.arguments import checks_arguments
 from agent_core.errors import AgentCoreError, ConfigError, StorageError
 from agent_core.storage.sql import needing_postgres
 from agent_core.text import quoted
@@ -80,6 +81,7 @@ WHERE is_indexed AND created_at >= :since ORDER BY created_at, id
 """.replace("{words}", _WORDS)
 
 
+@checks_arguments()
 class PostgresStore(ItemTable, indexes_pages=True):
     """A memory store in a table of a Postgres database, which processes on many machines share.
 
@@ -105,8 +107,10 @@ class PostgresStore(ItemTable, indexes_pages=True):
         Raises:
             MemoryError: `Storage`; the database cannot be used, or the table is not a memory store.
                 `Invalid`; the name of the table is not lower-case letters, digits and `_`.
-            AgentCoreError: `validation_error`; no event loop of asyncio is running here.
+            AgentCoreError: `validation_error`; an argument has a wrong type, the address is empty,
+                or no event loop of asyncio is running here.
         """
+        check_place("url", url)
         running_loop(LOOP_OWNER)
         if not _TABLE_NAME.fullmatch(table):
             message = f"the table {quoted(table)} needs a name of lower-case letters, digits and _"

@@ -14,8 +14,15 @@ from weakref import finalize
 from agcore.memory.error import MemoryStorageError
 from agcore.memory.items import LOOP_OWNER
 from agcore.memory.page_index import UNINDEXED, SqliteItems
-from agcore.memory.types import EVERYTHING, EvictionConfig, MemoryFilter, MemoryItem
+from agcore.memory.types import (
+    EVERYTHING,
+    EvictionConfig,
+    MemoryFilter,
+    MemoryItem,
+    check_place,
+)
 from agent_core.aio.loops import running_loop
+from agent_core.api.arguments import checks_arguments
 from agent_core.disk.folders import make_private
 from agent_core.storage.connections import (
     FileConnection,
@@ -125,6 +132,7 @@ class InMemoryStore(SqliteItems, indexes_pages=True):
         return await asyncio.to_thread(lambda: asyncio.run(run()))
 
 
+@checks_arguments()
 class SqliteStore(SqliteItems, indexes_pages=True):
     """A memory store in a file that survives restarts, and that several processes may share.
 
@@ -137,8 +145,10 @@ class SqliteStore(SqliteItems, indexes_pages=True):
 
         Raises:
             MemoryError: `Storage`; it cannot be created or read, or is not a memory store.
-            AgentCoreError: `validation_error`; no event loop of asyncio is running here.
+            AgentCoreError: `validation_error`; the path is no path or empty, or no event loop of
+                asyncio is running here.
         """
+        check_place("path", path)
         running_loop(LOOP_OWNER)
         try:
             file, connection = await asyncio.to_thread(_open, Path(path))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agcore.memory.error import InvalidMemoryError
+from agent_core.errors import ArgumentError
 from agent_core.text import quoted
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
 
@@ -47,6 +48,20 @@ class EvictionConfig(Frozen):
     policy: EvictionPolicy = EvictionPolicy.OLDEST
     ttl: timedelta | None = None
     capacity: Annotated[int, Field(gt=0)] | None = None
+
+
+def check_place(name: str, value: object) -> None:
+    """Check where a store is to be kept.
+
+    Args:
+        name: the argument.
+        value: a path or an address.
+
+    Raises:
+        ArgumentError: it is empty.
+    """
+    if not str(value).strip():
+        raise ArgumentError(f"{name} is empty; is a variable not set?", name)
 
 
 def session_prefix(kind: str, session_id: str) -> str:

@@ -40,7 +40,8 @@ def checks_arguments(
     """Return a class decorator with which public methods check the types of their arguments.
 
     A wrong type raises `ArgumentError` with the name of the argument, before the method begins.
-    Annotations that are no classes, such as protocols and texts, are not checked.
+    Class methods are checked, static ones are not. Annotations that are no classes, such as
+    protocols and texts, are not checked.
 
     Args:
         but: methods that check their arguments themselves.
@@ -50,7 +51,12 @@ def checks_arguments(
     def decorate(owner: Owner) -> Owner:
         for name, function in list(vars(owner).items()):
             is_public = not name.startswith("_") or (constructor and name == "__init__")
-            if inspect.isfunction(function) and is_public and name not in but:
+            if not is_public or name in but:
+                continue
+            if isinstance(function, classmethod):
+                inner = cast("classmethod[Any, Any, Any]", function).__func__
+                setattr(owner, name, classmethod(_checked(cast("FunctionType", inner))))
+            elif inspect.isfunction(function):
                 setattr(owner, name, _checked(function))
         return owner
 

@@ -17,6 +17,7 @@ from typing import (
 from typing_extensions import get_protocol_members, is_protocol, is_typeddict
 
 from agent_core.errors import ArgumentError, ConfigError
+from agent_core.text import kind_of, shown_value
 from agent_core.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -40,12 +41,25 @@ def check_deps(takers: Iterable["Tool | OutputFunction"], deps: object) -> None:
                 raise error
 
 
+def check_deps_type(deps_type: object) -> None:
+    """Check that the `deps_type` of an agent is a type; None is any.
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    is_form = type(deps_type).__module__ in {"typing", "typing_extensions", "types"}
+    if not isinstance(deps_type, type | NoneType) and not is_form:
+        given = shown_value(deps_type) if isinstance(deps_type, str) else kind_of(deps_type)
+        raise ArgumentError(f"deps_type must be a class or another type, not {given}", "deps_type")
+
+
 def check_agents_deps(agent: str, deps_type: object, deps: object) -> None:
     """Check that the `deps` of a run fit the `deps_type` of its agent; None is any.
 
     Raises:
-        ConfigError: `validation_error`, naming the agent, the type and what was given.
+        ArgumentError: they do not, or `deps_type` is no type.
     """
+    check_deps_type(deps_type)
     if deps_type is not None and not _fits(deps, deps_type):
         raise _misfit(f"the agent {agent!r} has deps_type={_name(deps_type)}", deps, deps_type)
 

@@ -1,7 +1,7 @@
 """What a program passes wrongly to a part of the toolkit is named where it is passed."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import pytest
 
@@ -15,9 +15,14 @@ from agcore.llm import (
     LlmCycle,
     MockProvider,
 )
-from agcore.memory import ConversationMemoryConfig, RetrieverConfig
+from agcore.memory import (
+    ConversationMemoryConfig,
+    PostgresStore,
+    RetrieverConfig,
+    SqliteStore,
+)
 from agcore.prompt import TemplateContext
-from agcore.tools import PermissionChecker, PermissionConfig, ToolRegistry
+from agcore.tools import PermissionChecker, PermissionConfig, ToolRegistry, tool
 from agent_core.errors import ArgumentError, ErrorCode
 from agent_core.testing import ScriptedProvider
 from tables import together
@@ -108,6 +113,9 @@ AGENTS: list[dict[str, Any]] = [
     {"max_turns": "3"},
     {"budget": 5},
     {"temperature": "hot"},
+    {"name": " "},
+    {"deps_type": 3},
+    {"deps_type": "User"},
 ]
 
 
@@ -131,6 +139,10 @@ RUNS: list[dict[str, Any]] = [
     {"reasoning": "huge"},
     {"history": 5},
     {"model": 5},
+    {"disabled_tools": ["nope"]},
+    {"message": ""},
+    {"message": " "},
+    {"message": []},
 ]
 
 
@@ -138,10 +150,55 @@ RUNS: list[dict[str, Any]] = [
 async def test_a_run_names_the_argument(given: dict[str, Any]) -> None:
     model = MockProvider(["hi"])
     with pytest.raises(AgentError.Config) as caught:
-        await Agent("a", model=model).run("go", **given)
+        await Agent("a", model=model).run(**({"message": "go"} | given))
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
     assert [caught.value.details["option"]] == list(given)
     assert not model.requests
+
+
+class User:
+    pass
+
+
+@together("kind", [User, list[User], User | None, Any, TypeVar("T"), Annotated[User, 1]], ids=str)
+def test_every_type_may_be_that_of_deps(kind: Any) -> None:
+    assert Agent("a", deps_type=kind).deps_type is kind
+
+
+def test_the_tool_of_an_agent_allows_a_call() -> None:
+    for given in ({"max_depth": 0}, {"name": ""}):
+        with pytest.raises(AgentError.Config) as caught:
+            Agent("a").as_tool(**given)  # type: ignore[arg-type]
+        assert [caught.value.details["option"]] == list(given)
+
+
+async def test_a_disabled_tool_need_not_be_one_of_the_run() -> None:
+    @tool
+    def lamp() -> str:
+        """Describe the lamp."""
+        return "green"
+
+    model = MockProvider(["one", "two"])
+    agent = Agent("a", model=model, tools=[lamp], disabled_tools=["lamp"])
+    assert (await agent.run("go", tools=[])).output == "one"
+    assert (await agent.run("go")).output == "two"
+    assert [request.tools for request in model.requests] == [[], []]
+
+
+OPENINGS: list[tuple[Callable[[Any], Awaitable[object]], str]] = [
+    (SqliteStore.open, "path"),
+    (PostgresStore.open, "url"),
+]
+
+
+@together(("open_store", "name"), OPENINGS, ids=["sqlite", "postgres"])
+async def test_a_store_names_what_it_is_opened_with(
+    open_store: Callable[[Any], Awaitable[object]], name: str
+) -> None:
+    for wrong in (3, None, b"place", "", " "):
+        with pytest.raises(ArgumentError) as caught:
+            await open_store(wrong)
+        assert caught.value.details["option"] == name
 
 
 async def test_session_data_is_text() -> None:

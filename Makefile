@@ -74,7 +74,7 @@ demo: $(if $(MODEL),$(READY_LOCAL),$(READY_PACKAGE))
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
 
 # At most three tests that fail are run once more, and the summary shows how each failed.
-PARALLEL := -n auto --maxprocesses 6 --dist worksteal --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 
 test: $(READY)
 	$(BIN)/pytest $(PARALLEL) $(ARGS)
@@ -124,7 +124,7 @@ check: $(READY)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_architecture.py
-	$(BIN)/pytest -q -m checked tests/unit/suite tests/unit/test_platforms.py
+	$(BIN)/pytest -q -m checked tests/unit/suite tests/unit/test_platforms.py tests/unit/test_error_classes.py tests/integration/test_run_path.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -52,11 +52,11 @@ VIOLATIONS = pytest.StashKey[list[Path]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Start three workers for each processor: half of the time, a test only waits.
+    """Start four workers for each processor: half of the time, a test only waits.
 
     A few tests chosen by name run here: each worker would import all the others first.
     """
-    return 0 if config.option.keyword else 3 * (os.cpu_count() or 1)
+    return 0 if config.option.keyword else 4 * (os.cpu_count() or 1)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

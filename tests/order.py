@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-SHARES = 6
+SHARES = 8
 """As many as `make test` starts workers at most."""
 
 _TESTS = Path(__file__).resolve().parent

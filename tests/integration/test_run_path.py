@@ -52,6 +52,7 @@ FOR_OTHERS = (
 """Modules of what is off by default, or that few programs ask for."""
 
 
+@pytest.mark.checked
 @pytest.mark.parametrize(
     ("options", "most"),
     kept(
@@ -78,6 +79,7 @@ def test_a_run_of_two_turns_enters_few_functions_and_few_frames(
     pytest.fail(f"modules, functions, frames and calls: {measured} instead of at most {most}")
 
 
+@pytest.mark.checked
 def test_a_run_loads_nothing_of_what_it_does_not_use() -> None:
     program = f"""
 import runpy, sys

@@ -21,7 +21,7 @@ import copy
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, cast
 
 
 class ErrorCode(StrEnum):
@@ -173,9 +173,15 @@ class AgentCoreError(PortableError):
         retryable: the same call may succeed later without any change.
         details: JSON-serialisable facts for programs; never secrets, never a traceback.
 
+    Keys and passwords are removed from the message and from texts in the details, also
+    if a program passed them by mistake. Only a `ToolError` keeps them: its reader is the model, and
+    whatever is stored of it is redacted later.
+
     Raises:
         ValueError: `code` is not an `ErrorCode`.
     """
+
+    _is_cleaned: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -184,14 +190,36 @@ class AgentCoreError(PortableError):
         retryable: bool = False,
         details: Mapping[str, Any] | None = None,
     ) -> None:
+        facts = dict(details or {})
+        if self._is_cleaned:
+            message, facts = _without_secrets(message, is_prose=True), _cleaned(facts)
         super().__init__(message)
         self.code = ErrorCode(code)
         self.message = message
         self.retryable = retryable
-        self.details: dict[str, Any] = dict(details or {})
+        self.details: dict[str, Any] = facts
 
     def __str__(self) -> str:
         return self.message
+
+
+def _cleaned(fact: Any) -> Any:
+    """Return details without keys and passwords."""
+    match fact:
+        case str():
+            return _without_secrets(fact, is_prose=" " in fact)
+        case dict():
+            return {name: _cleaned(each) for name, each in cast("dict[str, Any]", fact).items()}
+        case list():
+            return [_cleaned(each) for each in cast("list[Any]", fact)]
+        case _:
+            return fact
+
+
+def _without_secrets(text: str, *, is_prose: bool) -> str:
+    from agent_core.secret_shapes import without_secrets  # noqa: PLC0415 - most programs meet none
+
+    return without_secrets(text, is_prose=is_prose)
 
 
 def reworded(error: AgentCoreError, message: str) -> AgentCoreError:
@@ -242,6 +270,8 @@ class SchemaError(AgentCoreError):
 
 class ToolError(AgentCoreError):
     """One tool call failed. The model reads it as the call's result and continues."""
+
+    _is_cleaned = False
 
 
 RETRY = "retry"

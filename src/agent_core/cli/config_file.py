@@ -28,7 +28,7 @@ from agent_core.disk.replacing import replace_file, writing_alone
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import read_bytes
 from agent_core.redaction import Redactor
-from agent_core.redaction.shapes import kind_of_name
+from agent_core.secret_shapes import kind_of_name
 from agent_core.text import nearest
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from agent_core.config.load import (
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError
 from agent_core.redaction import Redactor
-from agent_core.redaction.shapes import kind_of_name
+from agent_core.secret_shapes import kind_of_name
 from agent_core.text import Clean
 
 if TYPE_CHECKING:

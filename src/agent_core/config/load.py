@@ -36,6 +36,7 @@ from agent_core.config.proxies import proxy_secrets
 from agent_core.config.section import Section
 from agent_core.config.services import public_service
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.secret_shapes import without_secrets
 from agent_core.text import kind_of, nearest
 from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
 
@@ -563,8 +564,11 @@ def _invalid(place: Path | str, problems: list[Problem], text: str | None = None
     if (more := len(problems) - _SHOWN_PROBLEMS) > 0:
         shown.append(f"and {more} more")
     error = _unusable(place, "\n".join(shown))
-    error.details["key"] = problems[0].key
-    error.details["problems"] = [{"key": item.key, "message": item.message} for item in problems]
+    error.details["key"] = without_secrets(problems[0].key)
+    error.details["problems"] = [
+        {"key": without_secrets(item.key), "message": without_secrets(item.message, is_prose=True)}
+        for item in problems
+    ]
     return error
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from agent_core.callbacks import result_of
 from agent_core.errors import ToolError
-from agent_core.redaction.shapes import kind_of_name
+from agent_core.secret_shapes import kind_of_name
 from agent_core.text import shortened
 from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.tools.schema_check import SchemaCheck

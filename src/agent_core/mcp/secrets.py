@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent_core.mcp.config import ServerConfig, StdioServer
 from agent_core.redaction.redactor import SHORTEST_SECRET, Redactor
-from agent_core.redaction.shapes import kind_of_name
+from agent_core.secret_shapes import kind_of_name
 
 _WORDS = frozenset((
     "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default", "enabled",

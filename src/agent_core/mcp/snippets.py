@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from agent_core.config.problems import parse_json
 from agent_core.mcp.config import HttpServer, StdioServer
-from agent_core.redaction.shapes import kind_of_name
+from agent_core.secret_shapes import kind_of_name
 
 Fields = dict[str, Any]
 

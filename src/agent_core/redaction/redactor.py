@@ -16,15 +16,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agent_core.redaction.shapes import (
-    Hit,
-    LeadFinder,
-    More,
-    has_lead,
-    judge,
-    kind_of_name,
-    open_tail,
-)
+from agent_core.secret_shapes import ShapeFilter, has_lead, kind_of_name, marker
 from agent_core.text import common_start, join_surrogates, noun, visible
 from agent_core.types import (
     OPAQUE,
@@ -56,11 +48,6 @@ _SHORTEST_LINE = 16
 """Shortest line of a multi-line secret, such as a private key, that is also searched for."""
 
 _UNSAFE_IN_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
-def marker(kind: str) -> str:
-    """Return the text that replaces a secret."""
-    return f"[redacted:{kind}]"
 
 
 class SecretValues:
@@ -194,65 +181,6 @@ DEEPEST = 200
 _SHORTEST_NUMBER, _LONGEST_NUMBER = 10**5, 10**40
 _LONE_MARKER = r"-?\[redacted:[^\]]*\]"
 _SHOWN_ENDS = 10_000  # characters of each end of a long traceback
-_SHORT_WAIT = 256
-
-
-class ShapeFilter(Struct, eq=False):
-    """Replaces token shapes in a text that arrives in pieces.
-
-    One character that was already shown is kept, because rules look back that far. A long text
-    that waits for a decision is examined again only after it has grown by a quarter, so the cost
-    of a piece does not grow with the waiting text.
-    """
-
-    _text: str = ""
-    _fresh: int = 0  # where the text begins that was not shown yet
-    _rest_of_secret: re.Pattern[str] | None = None
-    _due: int = 0  # the length at which the text is examined again
-
-    def feed(self, text: str, *, final: bool = False) -> str:
-        """Take the next piece and return what can be shown now."""
-        self._text += text
-        if len(self._text) < self._due and not final:
-            return ""
-        self._due = 0
-        out: list[str] = []
-        at = self._fresh
-        if self._rest_of_secret is not None:
-            at = self._skip_rest_of_secret(self._rest_of_secret, at)
-        leads = LeadFinder(self._text, final=final)
-        while found := leads.next(at):
-            start, lead = found
-            verdict = judge(self._text, start, lead, final=final)
-            match verdict:
-                case Hit():
-                    out += self._text[at : verdict.start], marker(verdict.kind)
-                    self._rest_of_secret, at = verdict.more, verdict.end
-                    if verdict.more is not None:
-                        at = self._skip_rest_of_secret(verdict.more, at)
-                case More():
-                    out.append(self._text[at:start])
-                    self._keep_from(start)
-                    self._due = len(self._text) + max(0, len(self._text) - _SHORT_WAIT) // 4
-                    return "".join(out)
-                case None:
-                    out.append(self._text[at : start + 1])
-                    at = start + 1
-        end = len(self._text) if final else open_tail(self._text, at)
-        out.append(self._text[at:end])
-        self._keep_from(end)
-        return "".join(out)
-
-    def _skip_rest_of_secret(self, rest_of_secret: re.Pattern[str], start: int) -> int:
-        rest = rest_of_secret.match(self._text, start)
-        end = rest.end() if rest else start
-        if end < len(self._text):
-            self._rest_of_secret = None
-        return end
-
-    def _keep_from(self, start: int) -> None:
-        self._fresh = min(start, 1)
-        self._text = self._text[start - self._fresh :]
 
 
 class LiveText(Struct, eq=False):

@@ -12,7 +12,7 @@ from agent_core.config.positions import dotted_key, find_line, find_lines, leave
 from agent_core.config.problems import read_text
 from agent_core.errors import AgentCoreError
 from agent_core.redaction.redactor import Redactor
-from agent_core.redaction.shapes import kind_of_name
+from agent_core.secret_shapes import kind_of_name
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import Setting
 

@@ -155,17 +155,17 @@ def kind_of(value: object) -> str:
 
 
 def shown_value(value: object) -> str:
-    """Return a wrong value for a message; an address is only called one: it may hold a password."""
-    if isinstance(value, str) and "://" in value:
-        return "an address"
-    return repr(value)[:80]
+    """Return a wrong value for a message, without secrets; an address is only called one."""
+    if isinstance(value, str):
+        return "an address" if "://" in value else quoted(value)
+    return _without_secrets(repr(value))[:80]
 
 
 def not_a_list(name: str, given: object) -> str:
     """Return the message for an argument that must be a list, and shows how to write one."""
     kind, cure = kind_of(given), ""
     if isinstance(given, str):
-        cure = f"; write {name}=[{'…' if '://' in given else repr(shortened(given, 40))}]"
+        cure = f"; write {name}=[{'…' if '://' in given else quoted(given, 40)}]"
     elif not isinstance(given, int | float | bytes | Mapping | None):
         cure = f"; write {name}=[…]"
     return f"{name} must be a list, not {kind}{cure}"
@@ -188,19 +188,28 @@ def shorten_text(text: str, limit_bytes: int) -> str:
 
 
 def shown_id(name: str) -> str:
-    """Return an id for a message, in quotes if it is blank."""
-    return name if name.strip() else repr(name)
+    """Return an id for a message, without secrets, and in quotes if it is blank."""
+    return _without_secrets(name) if name.strip() else repr(name)
 
 
 def quoted(text: str, most: int = 80) -> str:
     """Return a text of any origin in quotes, for a message: one safe line, visibly cut.
 
+    What looks like a key or a password is replaced.
+
     Args:
         text: what was typed, or sent.
         most: characters that are shown; `…` follows them if there are more.
     """
+    text = _without_secrets(text)
     cut = text if len(text) <= most else f"{text[:most]}…"
     return visible(repr(cut), one_line=True)
+
+
+def _without_secrets(text: str) -> str:
+    from agent_core.secret_shapes import without_secrets  # noqa: PLC0415 - for messages of errors
+
+    return without_secrets(text)
 
 
 def shorten_name(name: object) -> str:

@@ -149,8 +149,9 @@ RUNS: list[dict[str, Any]] = [
 @together("given", RUNS, ids=range(len(RUNS)))
 async def test_a_run_names_the_argument(given: dict[str, Any]) -> None:
     model = MockProvider(["hi"])
+    run: Any = Agent("a", model=model).run
     with pytest.raises(AgentError.Config) as caught:
-        await Agent("a", model=model).run(**({"message": "go"} | given))
+        await run(**({"message": "go"} | given))
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
     assert [caught.value.details["option"]] == list(given)
     assert not model.requests

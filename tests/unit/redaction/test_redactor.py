@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from agent_core.redaction.redactor import DEEPEST, Redactor, walk
-from agent_core.redaction.shapes import ADDRESS_LEADS, KEY_LEAD, KEYWORDS, TOKEN_LEADS
+from agent_core.secret_shapes import ADDRESS_LEADS, KEY_LEAD, KEYWORDS, TOKEN_LEADS
 from tables import together
 
 KEY = "configured-value-1"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from agent_core.redaction.redactor import Redactor
-from agent_core.redaction.shapes import (
+from agent_core.secret_shapes import (
     ADDRESS_LEADS,
     KEY_LEAD,
     KEYWORDS,

@@ -437,3 +437,99 @@ def _kind(keyword: str) -> str:
     if keyword.startswith("pass"):
         return "password"
     return "api_key" if "key" in keyword else keyword
+
+
+# --- replacing ---
+
+_SHORT_WAIT = 256
+
+
+def marker(kind: str) -> str:
+    """Return the text that replaces a secret."""
+    return f"[redacted:{kind}]"
+
+
+class ShapeFilter(Struct, eq=False):
+    """Replaces token shapes in a text that arrives in pieces.
+
+    One character that was already shown is kept, because rules look back that far. A long text
+    that waits for a decision is examined again only after it has grown by a quarter, so the cost
+    of a piece does not grow with the waiting text.
+
+    Args:
+        is_prose: leave pairs that may be an explanation: all but `password=…` without spaces.
+    """
+
+    is_prose: bool = False
+
+    _text: str = ""
+    _fresh: int = 0  # where the text begins that was not shown yet
+    _rest_of_secret: re.Pattern[str] | None = None
+    _due: int = 0  # the length at which the text is examined again
+
+    def feed(self, text: str, *, final: bool = False) -> str:
+        """Take the next piece and return what can be shown now."""
+        self._text += text
+        if len(self._text) < self._due and not final:
+            return ""
+        self._due = 0
+        out: list[str] = []
+        at = self._fresh
+        if self._rest_of_secret is not None:
+            at = self._skip_rest_of_secret(self._rest_of_secret, at)
+        leads = LeadFinder(self._text, final=final)
+        while found := leads.next(at):
+            start, lead = found
+            verdict = judge(self._text, start, lead, final=final)
+            if self.is_prose and lead in KEYWORDS and isinstance(verdict, Hit):
+                verdict = verdict if _is_assigned(self._text[start : verdict.start]) else None
+            match verdict:
+                case Hit():
+                    out += self._text[at : verdict.start], marker(verdict.kind)
+                    self._rest_of_secret, at = verdict.more, verdict.end
+                    if verdict.more is not None:
+                        at = self._skip_rest_of_secret(verdict.more, at)
+                case More():
+                    out.append(self._text[at:start])
+                    self._keep_from(start)
+                    self._due = len(self._text) + max(0, len(self._text) - _SHORT_WAIT) // 4
+                    return "".join(out)
+                case None:
+                    out.append(self._text[at : start + 1])
+                    at = start + 1
+        end = len(self._text) if final else open_tail(self._text, at)
+        out.append(self._text[at:end])
+        self._keep_from(end)
+        return "".join(out)
+
+    def _skip_rest_of_secret(self, rest_of_secret: re.Pattern[str], start: int) -> int:
+        rest = rest_of_secret.match(self._text, start)
+        end = rest.end() if rest else start
+        if end < len(self._text):
+            self._rest_of_secret = None
+        return end
+
+    def _keep_from(self, start: int) -> None:
+        self._fresh = min(start, 1)
+        self._text = self._text[start - self._fresh :]
+
+
+def _is_assigned(name: str) -> bool:
+    """Return whether a name and its sign are as in a query or in a command, `password=`."""
+    return "=" in name and not re.search(r"\s", name)
+
+
+# `Path` makes one slash of two.
+_FOLDED_ADDRESS = r"(?<=\w:/)(?P<name>[^\s/@:'\"]*:)[^\s/@'\"]+(?=@)"
+
+
+def without_secrets(text: str, *, is_prose: bool = False) -> str:
+    """Return a text with every secret that shows by its shape replaced.
+
+    Args:
+        text: any text, such as a value that a program has passed, also a path.
+        is_prose: the text has sentences, in which `password: …` may be an explanation.
+    """
+    if "@" in text and ":/" in text:
+        text = _ascii(_FOLDED_ADDRESS).sub(rf"\g<name>{marker('password')}", text)
+    return ShapeFilter(is_prose).feed(text, final=True) if has_lead(text) else text

@@ -136,8 +136,8 @@ class Extension:
     `GuardStop` stops the run, and no further call is made. An `AgentCoreError` ends the run; raised
     in `before_tool_call`, `admit_tool_call` or `wrap_tool_call` it is the result that the model
     reads. Any other exception fails the call in these three methods, and ends the run with
-    `internal_error` elsewhere; the message names the extension, except in `wrap_tool_call`, where
-    the exception counts as the tool's own.
+    `internal_error` elsewhere. The error of the run, or the call's event, names the extension and
+    the exception; the model only reads that the call failed.
     """
 
     rank: ClassVar[Rank] = Rank.PROGRAM
@@ -444,11 +444,35 @@ class Extensions:
         """Make an admitted call."""
         run = cast("RunTool", action)
         for each in reversed(self._at["wrap_tool_call"]):
-            run = partial(each.wrap_tool_call, self.context, call, run)
+            wrap = each.wrap_tool_call
+            if each.rank is Rank.PROGRAM:
+                wrap = partial(self._wrap_through, each)
+            run = partial(wrap, self.context, call, run)
         try:
             return await run()
         except GuardStop as stop:
             raise self._stop("an extension", stop) from None
+
+    async def _wrap_through(
+        self, extension: Extension, context: ExtensionContext, call: ToolCall, proceed: RunTool
+    ) -> ToolReturn:
+        """Let an extension make a call; what the tool itself raises passes through it."""
+        raised: list[BaseException] = []
+
+        async def run() -> ToolReturn:
+            try:
+                return await proceed()
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        try:
+            return await extension.wrap_tool_call(context, call, run)
+        except Exception as error:
+            if not any(error is each for each in raised):
+                with self._failures_of(extension):
+                    raise
+            raise
 
     async def after_tool_call(self, call: ToolCall, result: ToolResult) -> None:
         """Show the result of a call."""
@@ -491,9 +515,7 @@ class Extensions:
         except Exception as error:
             if extension.rank is not Rank.PROGRAM:
                 raise
-            message = f"the extension {_name(extension)} failed: {type(error).__name__}: {error}"
-            details = {"extension": _name(extension)}
-            raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message, details=details) from error
+            raise BrokenExtensionError(_name(extension), error) from error
 
     def _stop(self, who: str, stop: GuardStop) -> AgentCoreError:
         """Stop the run; the first reason counts."""
@@ -502,6 +524,26 @@ class Extensions:
         error = AgentCoreError(ErrorCode.GUARD_STOPPED, message, details={"reason": reason})
         self._stopped = self._stopped or error
         return self._stopped
+
+
+class BrokenExtensionError(AgentCoreError):
+    """An extension of the program raised an exception that is no answer to anything.
+
+    Args:
+        name: of the extension.
+        error: the exception.
+    """
+
+    def __init__(self, name: str, error: Exception) -> None:
+        message = f"the extension {name} failed: {type(error).__name__}: {error}"
+        super().__init__(ErrorCode.INTERNAL_ERROR, message, details={"extension": name})
+
+    def for_model(self, *, has_begun: bool) -> AgentCoreError:
+        """Return the error of the call, without the text of the exception."""
+        message = "not run: the program failed to check the call"
+        if has_begun:
+            message = "the program failed while the call was made; its effect is unknown"
+        return AgentCoreError(ErrorCode.INTERNAL_ERROR, message, details=self.details)
 
 
 def installed_extensions(names: Sequence[str]) -> list[Extension]:

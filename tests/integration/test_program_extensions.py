@@ -554,14 +554,34 @@ async def test_an_extension_that_breaks_ends_the_run_and_is_named(point: str) ->
 
 
 @together("point", AT_CALLS)
-async def test_an_extension_that_breaks_at_a_call_fails_the_call(point: str) -> None:
+async def test_the_program_and_not_the_model_learns_why_an_extension_broke_at_a_call(
+    point: str, caplog: pytest.LogCaptureFixture
+) -> None:
     extension = Raises(point, ZeroDivisionError("nothing to divide"))
     async with ScriptedRuntime([calls("look", place="x"), "done"]) as runtime:
         result = await runtime.run("go", tools=[look], extensions=[extension])
         nodes = (await runtime.replay_session(result.session_id)).nodes
+        events = (await runtime.replay_session(result.session_id)).events
     [found] = [each for node in nodes for each in node.results]
     assert found.error is not None
-    assert "nothing to divide" in found.error.message
+    assert found.error.code is ErrorCode.INTERNAL_ERROR
+    assert found.error.details == {"extension": "Raises"}
+    assert "nothing to divide" not in str(runtime.script.requests)
+    [failed] = [each for each in events if each.event_type is EventType.TOOL_FAILED]
+    words = "the extension Raises failed: ZeroDivisionError: nothing to divide"
+    assert failed.payload["message"] == words
+    assert words.partition(": ")[2] in caplog.text
+
+
+async def test_what_a_tool_raises_is_not_blamed_on_an_extension_around_it() -> None:
+    @tool(permission="readonly")
+    def divide() -> str:
+        """Divide."""
+        raise ZeroDivisionError("nothing to divide")
+
+    async with ScriptedRuntime([calls("divide"), "done"]) as runtime:
+        await runtime.run("go", tools=[divide], extensions=[Recorder("it", [])])
+    assert "nothing to divide" in str(runtime.script.requests[-1])
 
 
 async def test_what_an_adapter_does_wrong_is_not_blamed_on_an_extension() -> None:

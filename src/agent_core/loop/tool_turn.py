@@ -26,10 +26,10 @@ from agent_core.errors import (
     ToolError,
 )
 from agent_core.events import Journal
-from agent_core.extensions import JudgedCall
+from agent_core.extensions import BrokenExtensionError, JudgedCall
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
-from agent_core.text import gist_of_arguments, plural
+from agent_core.text import gist_of_arguments, plural, shorten_text
 from agent_core.tools.base import (
     Action,
     CutCallError,
@@ -76,6 +76,9 @@ _AFTER_CANCEL_S = 5.0
 """Seconds that extensions have for a call that was cancelled."""
 
 
+_LONGEST_FAULT = 2_000
+
+
 class _CallProgress(Struct):
     """Progress of a call.
 
@@ -87,6 +90,7 @@ class _CallProgress(Struct):
         tool: the tool; like the following fields, known once the permission is given.
         waited_s: seconds that people took to answer; None if they were not asked.
         began: time at which its action began.
+        fault: what the program is told, and the model is not.
     """
 
     call: ToolCall
@@ -96,6 +100,7 @@ class _CallProgress(Struct):
     tool: Tool | None = None
     waited_s: float | None = None
     began: float | None = None
+    fault: str | None = None
 
     def begin(self, tool: Tool, access: Access) -> dict[str, Any]:
         """Return the facts of a call that is about to run: its kind, and the files it names."""
@@ -323,10 +328,8 @@ async def run_tool(
         except BaseException as error:  # an exception meant to end the program ends only this call
             if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
                 raise
-            name = course.call.name
-            if not isinstance(error, AgentCoreError):
-                log_failure(logger, f"tool {name} broke", error=error, clean=ctx.journal.clean)
-            bounded = await ctx.results.limit_failure(failure_of(name, error), ctx.run, course.call)
+            fault = failure_of(course.call.name, _fault_of(ctx, course, error))
+            bounded = await ctx.results.limit_failure(fault, ctx.run, course.call)
     except asyncio.CancelledError as cancelled:
         has_begun = course.began is not None
         result = _aborted(course.call, _RAN if has_begun else NEVER_BEGAN)
@@ -344,6 +347,19 @@ async def run_tool(
     stored = _answer(ctx.journal, course.call, bounded.result, course=course)
     await ctx.extensions.after_tool_call(course.call, stored)
     return bounded
+
+
+def _fault_of(ctx: RunContext, course: _CallProgress, error: BaseException) -> BaseException:
+    """Log an exception that no tool means to raise, and return what the model reads of it."""
+    if isinstance(error, BrokenExtensionError):
+        what = f"the extension {error.details['extension']} broke at {course.call.name}"
+        log_failure(logger, what, error=error.__cause__ or error, clean=ctx.journal.clean)
+        course.fault = shorten_text(error.message, _LONGEST_FAULT)
+        return error.for_model(has_begun=course.began is not None)
+    if not isinstance(error, AgentCoreError):
+        what = f"tool {course.call.name} broke"
+        log_failure(logger, what, error=error, clean=ctx.journal.clean)
+    return error
 
 
 async def _show_cancelled(ctx: RunContext, call: ToolCall, result: ToolResult) -> None:
@@ -565,7 +581,8 @@ def _answer(
     if result.is_error:
         event, level = EventType.TOOL_FAILED, EventLevel.WARNING
     if error := result.error:
-        payload |= {"code": error.code, "message": error.message}
+        fault = None if course is None else course.fault
+        payload |= {"code": error.code, "message": fault or error.message}
         if error.code in REFUSALS:
             event = EventType.TOOL_DENIED
             if denied_by := error.details.get("denied_by"):

@@ -9,6 +9,7 @@ import pytest
 
 from agent_core.config.models import ToolsConfig
 from agent_core.mcp import Host
+from agent_core.redaction import Redactor
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 from mcp_bench import Bench, bench, plain
 from tables import together
@@ -151,3 +152,18 @@ async def test_a_secret_in_an_answer_is_known_to_redaction(tmp_path: Path) -> No
     async with bench(diary, {"shop": plain(diary)}, host=host) as made:
         await answered(made, FORM)
     assert known == {"shop_password": "typed-by-hand"}
+
+
+async def test_the_log_has_no_secret_of_a_callback_that_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask(_request: ElicitationRequest) -> ElicitationAnswer:
+        raise OSError("no terminal for my-own-secret, postgres://ada:hunter2@db/shop")
+
+    redactor = Redactor({"own": "my-own-secret"})
+    diary = tmp_path / "diary"
+    host = Host(elicit=ask, clean=redactor.text)
+    async with bench(diary, {"shop": plain(diary)}, host=host) as made:
+        assert await answered(made, FORM) == {"action": "cancel"}
+    assert "no terminal for [redacted:own]" in caplog.text
+    assert "hunter2" not in caplog.text

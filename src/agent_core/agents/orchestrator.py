@@ -381,9 +381,10 @@ class OrchestratorSpawner(ChildSpawner):
             message = f"{ErrorCode.INTERNAL_ERROR}: {name}; the log has the details"
         try:
             await self._board.run_ended(by.run_id, ending, by, error=message)
-        except AgentCoreError:
+        except AgentCoreError as failure:
             # The claim's lease expires anyway; the work of the run is not undone.
-            logger.warning("the step of %s stays open", by.run_id, exc_info=True)
+            what, clean = f"the step of {by.run_id} stays open", self._parent.clean
+            log_failure(logger, what, error=failure, clean=clean, level=logging.WARNING)
 
     def _worker_view(self, worker: PoolWorker) -> dict[str, Any]:
         workers = self._deps.workers

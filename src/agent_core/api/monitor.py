@@ -13,6 +13,7 @@ from http import HTTPStatus
 from msgspec import Struct
 
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.redaction import log_failure
 from agent_core.types.workers import QueueDepth
 
 _CONTENT_TYPE = "text/plain; version=0.0.4"
@@ -186,8 +187,8 @@ class _Clients:
             status = HTTPStatus.OK if figures.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
             text = json.dumps(health_of(figures)).encode()
             return method, _Answer(status, text, _JSON)
-        except Exception:
-            logger.exception("the metrics of the worker cannot be shown")
+        except Exception as error:  # noqa: BLE001 - the worker goes on working
+            log_failure(logger, "the metrics of the worker cannot be shown", error=error)
             return method, _Answer(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -186,6 +186,7 @@ async def _connect(
             elicit=elicit,
             home=setup.home,
             learn=redactor.learn,
+            clean=redactor.text,
         )
         mcp = McpTools({options.id: server}, setup.config.tools, host=host)
         try:

@@ -465,7 +465,7 @@ class ServerConnection:
 
     async def _ask(self, request: ElicitationRequest) -> ElicitationAnswer:
         """Put a question to the user; the time limits of start and calls are paused meanwhile."""
-        task = asyncio.create_task(put_question(self._host.elicit, request))
+        task = asyncio.create_task(put_question(self._host.elicit, request, self._host.clean))
         self._questions.add(task)
         stopped_at, deadline = anyio.current_time(), self._scope.deadline
         for clock in self._clocks:

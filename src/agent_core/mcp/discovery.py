@@ -18,7 +18,8 @@ from msgspec import Struct, field
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.process import Launcher
-from agent_core.text import shortened
+from agent_core.secret_shapes import without_secrets
+from agent_core.text import Clean, shortened
 from agent_core.text.json_text import JsonSchema
 from agent_core.tools.schema_check import SchemaCheck
 
@@ -63,6 +64,7 @@ class Host(Struct, frozen=True, kw_only=True):
         home: the folder for logins; without it and without `authorize` there are none.
         persist: new logins are written there; else they end with the connection.
         learn: gets new secrets: tokens, and secret answers of the user.
+        clean: takes secrets out of what is logged.
     """
 
     env_allowlist: tuple[str, ...] = ("PATH", "HOME", "TMPDIR")
@@ -74,6 +76,7 @@ class Host(Struct, frozen=True, kw_only=True):
     home: Path | None = None
     persist: bool = True
     learn: Callable[[Mapping[str, str]], None] = ignore
+    clean: Clean = without_secrets
 
 
 def server_failed(server_id: str, reason: str, *, retryable: bool = True) -> ToolError:

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from agent_core.callbacks import result_of
 from agent_core.errors import ToolError
+from agent_core.redaction import log_failure
 from agent_core.secret_shapes import kind_of_name
-from agent_core.text import shortened
+from agent_core.text import Clean, shortened
 from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.tools.schema_check import SchemaCheck
 from agent_core.types import ElicitationAnswer, ElicitationRequest
@@ -87,17 +88,21 @@ def secret_answers(request: ElicitationRequest, answer: ElicitationAnswer) -> di
 
 
 async def put_question(
-    callback: ElicitationCallback | None, request: ElicitationRequest
+    callback: ElicitationCallback | None, request: ElicitationRequest, clean: Clean
 ) -> ElicitationAnswer:
-    """Ask the user; an accepted form fits its schema. Without a callback it is declined."""
+    """Ask the user; an accepted form fits its schema. Without a callback it is declined.
+
+    `clean` takes secrets out of what is logged of a callback that fails.
+    """
     if callback is None:
         return ElicitationAnswer(action="decline")
     try:
         answer = await result_of(callback, request)
     except asyncio.CancelledError:
         raise
-    except Exception:
-        logger.exception("the question of %s could not be put to the user", request.server_id)
+    except Exception as error:  # noqa: BLE001 - the server gets an answer, whatever it is
+        what = f"the question of {request.server_id} could not be put to the user"
+        log_failure(logger, what, error=error, clean=clean)
         return _CANCELLED
     if not isinstance(answer, ElicitationAnswer):
         logger.warning("a question was answered with a %s", type(answer).__name__)

@@ -16,7 +16,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agent_core.secret_shapes import ShapeFilter, has_lead, kind_of_name, marker
+from agent_core.secret_shapes import ShapeFilter, has_lead, kind_of_name, marker, without_secrets
 from agent_core.text import common_start, join_surrogates, noun, visible
 from agent_core.types import (
     OPAQUE,
@@ -351,7 +351,12 @@ def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth:
 
 
 def log_failure(
-    logger: logging.Logger, what: str, *, error: BaseException, clean: Callable[[str], str]
+    logger: logging.Logger,
+    what: str,
+    *,
+    error: BaseException,
+    clean: Callable[[str], str] = without_secrets,
+    level: int = logging.ERROR,
 ) -> None:
     """Log an unexpected exception with its traceback as text, because `exc_info` cannot be cleaned.
 
@@ -361,13 +366,14 @@ def log_failure(
         logger: the logger to use.
         what: the failed action, for a person.
         error: the exception.
-        clean: removes secrets from text.
+        clean: removes secrets from text; by default what shows by its shape.
+        level: the level of the record.
     """
     text = visible(clean("".join(traceback.format_exception(error)).rstrip()))
     if (left_out := len(text) - 2 * _SHOWN_ENDS) > 0:
         gap = f"[… {left_out} {noun(left_out, 'character')} …]"
         text = f"{text[:_SHOWN_ENDS]}\n{gap}\n{text[-_SHOWN_ENDS:]}"
-    logger.error("%s\n%s", what, text)
+    logger.log(level, "%s\n%s", what, text)
 
 
 _OPAQUE_KEYS = frozenset({OPAQUE, "redacted_thinking"})

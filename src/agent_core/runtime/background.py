@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from agent_core.compact.cut import is_prefix
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, SessionJournal
+from agent_core.redaction import log_failure
 from agent_core.storage.store import SessionStore
 from agent_core.types import (
     MEMORY_USAGE,
@@ -98,7 +99,7 @@ class Jobs:
         if not tasks:
             del self._tasks[session_id]
         if not task.cancelled() and (error := task.exception()) and not _is_deletion(error):
-            logger.error("the background job %s broke", task.get_name(), exc_info=error)
+            log_failure(logger, f"the background job {task.get_name()} broke", error=error)
         then()
 
 

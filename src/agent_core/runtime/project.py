@@ -522,6 +522,7 @@ class Project:
             home=setup.home,
             persist=setup.persist,
             learn=redactor.learn,
+            clean=redactor.text,
         )
         filters = {name: each.filter for name, each in given.items() if each.filter is not None}
         return McpTools(enabled(servers), setup.config.tools, host=host, filters=filters)

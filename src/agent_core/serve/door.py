@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_core.api.database import Database
 from agent_core.errors import AgentCoreError
+from agent_core.redaction import log_failure
 from agent_core.serve.access import AuthAccess, ServerAccess, SignInProblem
 from agent_core.serve.headers import with_headers
 from agent_core.serve.openai.errors import error_response
@@ -182,7 +183,7 @@ def _problem_of(error: Exception, scope: Scope) -> HttpProblem:
             return HttpProblem(400, "the client has disconnected")
         case _:
             kind, method = type(error).__name__, scope["method"]
-            logger.error("%s of %s hit a bug: %s", method, _route_of(scope), kind, exc_info=error)
+            log_failure(logger, f"{method} of {_route_of(scope)} hit a bug: {kind}", error=error)
             return HttpProblem(500, f"internal error ({kind}); the log has the details")
 
 

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from msgspec import Struct
 
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, TaskError
+from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.apply import apply
 from agent_core.tasks.graph import Dag
@@ -608,8 +609,9 @@ class TaskBoard:
             payload = {"child_run_id": run_id, "task_id": task_id}
             late = EventType.CHILD_AGENT_CANCEL_TIMEOUT
             by.journal.note(late, payload, level=EventLevel.WARNING)
-        except AgentCoreError:
-            logger.warning("run %s could not be asked to stop", run_id, exc_info=True)
+        except AgentCoreError as error:
+            what, clean = f"run {run_id} could not be asked to stop", self._redactor.text
+            log_failure(logger, what, error=error, clean=clean, level=logging.WARNING)
 
     @in_turn
     async def _end(self, task_id: str, end: AbortTask, by: Actor) -> Written:

@@ -32,6 +32,7 @@ from agent_core.providers.adapter_faults import ask_adapter
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.compat import server_of
 from agent_core.providers.tally import CallTally
+from agent_core.redaction import log_failure
 from agent_core.telemetry import content, names
 from agent_core.telemetry.content import Clean
 from agent_core.text.json_text import JsonObject, JsonValue
@@ -99,8 +100,8 @@ def _harmless(record: Callable[P, None]) -> Callable[P, None]:
     def recorded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             record(*args, **kwargs)
-        except Exception:
-            logger.exception("a span was not recorded")
+        except Exception as error:  # noqa: BLE001 - as described
+            log_failure(logger, "a span was not recorded", error=error)
 
     return recorded
 
@@ -176,8 +177,8 @@ class Telemetry:
         try:
             for name, value in facts().items():
                 span.set_attribute(name, content.encode(value, clean))
-        except Exception:
-            logger.exception("content was not recorded")
+        except Exception as error:  # noqa: BLE001 - a program's exporter may raise anything
+            log_failure(logger, "content was not recorded", error=error, clean=clean)
 
     async def close(self) -> None:
         """Release its own resources; the program's providers stay open."""

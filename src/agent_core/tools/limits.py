@@ -22,6 +22,7 @@ from agent_core.artifacts.images import (
 )
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.redaction import log_failure
 from agent_core.text import plural, shorten_name, shorten_text, utf8_size
 from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import ArtifactWriter, Tool, ToolAnswer, ToolReturn
@@ -152,8 +153,9 @@ class ResultLimiter:
             if not_shown := read.result.metadata.get("not_shown"):
                 logger.warning("tool %s: parts of its return value: %s", call.name, not_shown)
             result = await self._bound(read, run, call, limit=limit)
-        except Exception as error:
-            logger.warning("the result of tool %s cannot be kept", call.name, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - a value may do anything
+            what = f"the result of tool {call.name} cannot be kept"
+            log_failure(logger, what, error=error, level=logging.WARNING)
             read = ReadResult(unshown_result(f"{type(error).__name__}: {text_of(error)}"))
             result = await self._bound(read, run, call, limit=None)
         return BoundedResult(result, adds)

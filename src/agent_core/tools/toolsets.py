@@ -12,6 +12,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import HomeLoop
 from agent_core.callbacks import check_callback
 from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode, ToolError
+from agent_core.redaction import log_failure
 from agent_core.text import kind_of, not_a_list
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, check_own_name
@@ -130,8 +131,8 @@ class Toolset:
     async def _close_or_log(self) -> None:
         try:
             await self.close()
-        except _BREAKS:
-            logger.exception("the toolset %r cannot be closed", self.name)
+        except _BREAKS as error:
+            log_failure(logger, f"the toolset {self.name!r} cannot be closed", error=error)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

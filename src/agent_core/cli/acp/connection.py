@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_core.cli.json_lines import INVALID_PARAMS, Lines
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.redaction import log_failure
 from agent_core.text.json_text import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -132,8 +133,8 @@ class EditorConnection(Connection):
             fault = RequestError(INVALID_PARAMS, self._clean(_first_problem(error)))
         except AgentCoreError as error:
             fault = request_error(error, clean=self._clean)
-        except Exception as error:
-            logger.exception("%s failed", method)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer
+            log_failure(logger, f"{method} failed", error=error, clean=self._clean)
             fault = RequestError(_INTERNAL, f"internal error: {type(error).__name__}")
         if is_notification:
             return None

@@ -59,7 +59,7 @@ from agent_core.errors import (
 from agent_core.loading import installed_version
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.answers import UnattendedError
-from agent_core.redaction import Redactor
+from agent_core.redaction import Redactor, log_failure
 from agent_core.text import quoted
 from agent_core.text.json_text import JsonSchema, shown_json
 from agent_core.tools.schema import read_arguments
@@ -161,8 +161,8 @@ class AgentServer:
             return await self._do(context, given)
         except AgentCoreError as error:
             return self._failed(error)
-        except Exception as error:
-            logger.exception("%s failed", params.name)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer
+            log_failure(logger, f"{params.name} failed", error=error, clean=self._redactor.text)
             fault = f"internal error: {type(error).__name__}"
             return self._failed(AgentCoreError(ErrorCode.INTERNAL_ERROR, fault))
 

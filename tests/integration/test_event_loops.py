@@ -275,6 +275,28 @@ async def test_first_calls_at_once_open_it_once(home: Home, project: Path) -> No
     await made.close()
 
 
+async def test_only_one_block_at_a_time_enters_a_runtime(home: Home, project: Path) -> None:
+    made = runtime(home, project)
+    await made.run("open it first")
+    async with made:
+        with pytest.raises(AgentCoreError, match="use it inside") as refused:
+            await made.__aenter__()
+        assert refused.value.code is ErrorCode.VALIDATION_ERROR
+        assert (await made.run("still open")).text
+    async with made:
+        assert (await made.run("again")).text
+
+
+def test_only_one_block_at_a_time_enters_a_runtime_of_threads(home: Home, project: Path) -> None:
+    made = runtime(home, project)
+    with made:
+        with pytest.raises(AgentCoreError, match="use it inside"), made:
+            pass
+        assert made.run_sync("still open").text
+    with made:
+        assert made.run_sync("again").text
+
+
 async def test_a_runtime_closed_by_one_of_its_tools_ends(home: Home, project: Path) -> None:
     made = runtime(home, project)
 

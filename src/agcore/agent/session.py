@@ -50,6 +50,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import LoopLock, running_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
+from agent_core.errors import validation_error
 from agent_core.extensions import ExtensionContext
 from agent_core.keywords import lists_keywords
 from agent_core.loop.option_checks import checked_metadata, hint_at_option
@@ -191,6 +192,9 @@ class AgentSession(Generic[DepsT, OutputT]):
     async def __aenter__(self) -> Self:
         with raise_as_agent_error():
             running_loop("a session")
+            if self._is_entered:
+                message = f"session {self.session_id} is entered already; use it inside that block"
+                raise validation_error(f"{message}, or open another one")
         self._is_entered = True
         return self
 

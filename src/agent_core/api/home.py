@@ -44,6 +44,7 @@ class HomeOpening:
         home: the event loop.
         services: the open services; None before and after.
         is_ending: it is being closed.
+        is_entered: a `with` block closes it.
         task: opens the services, and closes them.
     """
 
@@ -54,7 +55,7 @@ class HomeOpening:
     ) -> None:
         self.home = HomeLoop(_OWNER, kind=_KIND, is_private=is_private)
         self.services: Services | None = None
-        self.is_ending = False
+        self.is_ending = self.is_entered = False
         self._on_end = on_end
         self._stopped = asyncio.Event()
         self._opened: asyncio.Future[Services] = self.home.loop.create_future()
@@ -168,17 +169,24 @@ class RuntimeHome:
         opening.home.require()
         return opening.services or await opening.opened()
 
-    async def enter(self) -> None:
+    async def enter(self, *, is_block: bool = True) -> None:
         """Open the services, even if the runtime was closed.
 
+        Args:
+            is_block: it is for a `with` block, and there is only one at a time.
+
         Raises:
-            AgentCoreError, ConfigError, StorageError: as for `services`.
+            AgentCoreError: as for `services`; or another block has the runtime open.
+            ConfigError, StorageError: as for `services`.
         """
         while self._opening is not None and self._opening.is_ending:
             self._opening.home.require()
             await self._opening.ended()
         was_open = self._opening is not None
         opening = self._open(is_entered=True)
+        if is_block and opening.is_entered:
+            raise validation_error(_ENTERED)
+        opening.is_entered |= is_block
         try:
             await opening.opened()
         except BaseException:
@@ -339,13 +347,19 @@ class RuntimeHome:
             self._claims -= 1
 
     async def _entered(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        await self.enter()
+        await self.enter(is_block=False)
         return await work()
 
     async def _end_private(self) -> None:
         """Close the services used by threads; this does not count as closing the runtime."""
         if self._opening is not None:
             await self._opening.end()
+
+
+_ENTERED = (
+    "this runtime is open in another `with` block, whose end would close it for both; use it inside"
+    " that block, or create another AgentRuntime"
+)
 
 
 def closed_error() -> AgentCoreError:

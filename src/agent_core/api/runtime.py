@@ -167,9 +167,14 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
         return resolve_project(self._options.project_dir)
 
     async def __aenter__(self) -> Self:
-        """Read the configuration and open the session database.
+        """Read the configuration and open the session database, until the end of the block.
+
+        One block at a time: parts of a program that share a runtime use it inside the same block.
+        It may be entered again later.
 
         Raises:
+            AgentCoreError: `validation_error`: it is entered already, or open in another event
+                loop.
             ConfigError: the home, the project or the configuration cannot be used.
             StorageError: the database cannot be opened, or is from a newer version.
         """
@@ -223,7 +228,7 @@ class AgentRuntime(RunMethods, HistoryMethods, CleanupMethods):
 
         Raises:
             AgentCoreError: `validation_error`: an event loop is running in this thread, or the
-                runtime is open in one.
+                runtime is open in one, or entered already.
             ConfigError, StorageError: as for `async with`.
         """
         self._home.enter_sync()

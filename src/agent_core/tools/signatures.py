@@ -213,6 +213,10 @@ def _find_unwritable(hint: Any) -> type[Any] | None:
     return next(filter(None, inside), None)
 
 
+_CONTEXTS = frozenset({"context", "ctx"})
+"""Names that functions give to the context, which the model must not be asked for."""
+
+
 def _read_parameter(
     parameter: inspect.Parameter,
     is_first: bool,
@@ -233,6 +237,9 @@ def _read_parameter(
             raise UnfitError(f"{what} ({type(error).__name__}: {error})") from error
     elif is_first and name in {"self", "cls"}:
         raise UnfitError(f"{name} is unfilled; make the tool of the bound method instead")
+    elif name in _CONTEXTS:
+        cure = f"write {name}: ToolContext, or a type such as {name}: str if the model fills it in"
+        raise UnfitError(f"{name} has no annotation; {cure}")
     if _is_context(hint):
         return Parameter(
             name=name,

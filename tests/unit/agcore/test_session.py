@@ -378,3 +378,13 @@ async def test_a_turn_that_fails_before_it_is_sent_adds_nothing_of_the_one_befor
     with pytest.raises(AgentError.Other, match="not today"):
         await session.submit_turn("second")
     assert len(await memory.get_history()) == 2
+
+
+async def test_a_session_is_entered_once_at_a_time() -> None:
+    session = Agent("a", model=MockProvider(["one", "two"])).session()
+    async with session:
+        with pytest.raises(AgentError.Config, match="entered already"):
+            await session.__aenter__()
+        assert (await session.run("go")).output == "one"
+    async with session:
+        assert (await session.run("go")).output == "two"

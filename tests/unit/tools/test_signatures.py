@@ -584,3 +584,28 @@ def test_a_handler_with_such_a_return_type_is_refused() -> None:
     definition = ToolDefinition(name="t", description="")
     with pytest.raises(ConfigError, match=r"the handler of t cannot be used: .* Unwritable"):
         tool_from(definition, handle)  # pyright: ignore[reportArgumentType]
+
+
+def unannotated(name: str, default: str = "") -> Callable[..., Any]:
+    namespace: dict[str, Any] = {}
+    exec(f"def made(item: str, {name}{default}) -> str: ...", namespace)  # noqa: S102
+    return namespace["made"]
+
+
+@together("name", ["context", "ctx"])
+def test_a_context_needs_its_annotation(name: str) -> None:
+    for default in ("", "=None"):
+        with pytest.raises(ConfigError, match=f"write {name}: ToolContext") as refused:
+            tool(unannotated(name, default))
+        assert refused.value.code is ErrorCode.VALIDATION_ERROR
+
+
+def test_the_model_fills_in_a_context_of_another_type() -> None:
+    def summarise(context: str, other) -> str:  # type: ignore[no-untyped-def] # noqa: ANN001
+        return context
+
+    assert list(_schema_of(summarise)["properties"]) == ["context", "other"]
+
+
+def _schema_of(function: Any) -> dict[str, Any]:
+    return dict(tool(function).definition.input_schema)

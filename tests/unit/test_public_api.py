@@ -1,5 +1,6 @@
 """What a program that embeds the runtime relies on: names, strictness, codes."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import agent_core
-from agent_core import ErrorCode
+from agent_core import AgentRuntime, ErrorCode
 from agent_core.types import Frozen
 from isolation import Home
 from tables import together
@@ -319,3 +320,11 @@ print(json.dumps(sorted(sys.modules)))
         "yaml",
     }
     assert of_other_runs & set(json.loads(done.stdout)) == set()
+
+
+def test_pythons_own_errors_name_the_class_that_programs_use() -> None:
+    methods = [getattr(AgentRuntime, name) for name in dir(AgentRuntime) if name[0] != "_"]
+    functions = [each for each in methods if inspect.isfunction(each)]
+    assert len(functions) > 50
+    for each in functions:
+        assert inspect.unwrap(each).__qualname__ == f"AgentRuntime.{each.__name__}"

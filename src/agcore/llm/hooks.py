@@ -7,12 +7,13 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
-from agcore.llm.error import LlmError, OtherLlmError
+from agcore.llm.error import LlmError
 from agcore.llm.types import ChatRequest, ChatResponse
 from agent_core.api.arguments import checks_arguments
 from agent_core.callbacks import callback_problem
+from agent_core.errors import ArgumentError
 from agent_core.redaction import Redactor, log_failure
-from agent_core.text import kind_of
+from agent_core.text import kind_of, shown_value
 from agent_core.types import ToolCall, ToolResult, Usage
 
 logger = logging.getLogger(__name__)
@@ -120,17 +121,19 @@ class HookExecutor:
             guard: count it as a block if the hook breaks.
 
         Raises:
-            LlmError: `Other`; it has no method `execute`, or there is no such event.
+            ArgumentError: it has no method `execute`, or there is no such event.
         """
         if not isinstance(event, str) or event not in frozenset(HookEvent):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
-            raise OtherLlmError(f"there is no event {event!r}; the events are in HookEvent")
+            given = shown_value(event) if isinstance(event, str) else kind_of(event)  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
+            message = f"there is no event {given}; the events are in HookEvent"
+            raise ArgumentError(f"{message}: {', '.join(HookEvent)}", "event")
         if not isinstance(guard, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - likewise
-            raise OtherLlmError(f"guard must be True or False, not {kind_of(guard)}")
+            raise ArgumentError(f"guard must be True or False, not {kind_of(guard)}", "guard")
         execute = getattr(hook, "execute", None)
         if isinstance(hook, type) or callback_problem(execute, "context", needs_async=True):
             what = f"the class {hook.__name__}" if isinstance(hook, type) else kind_of(hook)
             message = f"{what} is not a hook; give it a method `async def execute(self, context)`"
-            raise OtherLlmError(message)
+            raise ArgumentError(message, "hook")
         self._hooks.setdefault(event, []).append((hook, guard))
 
     def listens(self, event: HookEvent) -> bool:

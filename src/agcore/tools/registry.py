@@ -21,6 +21,7 @@ from agent_core.api.arguments import checks_arguments
 from agent_core.errors import (
     ArgumentError,
     ConfigError,
+    ErrorCode,
     PermissionDeniedError,
     ToolError as CoreToolError,
 )
@@ -216,18 +217,18 @@ class ToolRegistry:
         """Add a tool.
 
         Raises:
-            ToolError: `ExecutionFailed`; the name is taken, or a tool of the caller's has a name
-                that only tools of the engine or of a server can have, or its class is not written
-                as a tool's.
+            ToolError: `ExecutionFailed`, with the code `validation_error`; it is no tool, its name
+                is taken, or one that only tools of the engine or of a server can have, or its class
+                is not written as a tool's.
         """
         made = _engine_tool(tool)
         if isinstance(tool, BaseTool | FunctionTool):
             try:
                 check_own_name(made.name)
             except ConfigError as error:
-                raise ToolExecutionError(made.name, error.message) from error
+                raise _refusal(made.name, error.message) from error
         if (other := TakenNames(self._tools).find(made.name)) is not None:
-            raise ToolExecutionError(made.name, taken_message(made.name, other))
+            raise _refusal(made.name, taken_message(made.name, other))
         self._tools[made.name] = made
         self._registered[made.name] = tool
 
@@ -440,25 +441,33 @@ def _engine_tool(given: object) -> Tool:
                 cure = "wrap it with `agcore.tools.tool`"
             case _:
                 cure = "derive its class from BaseTool"
-        raise ToolExecutionError(what, f"{what} is no tool; {cure}")
+        shown = what if isinstance(given, type | FunctionType) else kind_of(given)
+        raise _refusal(what, f"{shown} is no tool; {cure}")
     if "engine_tool" in vars(given):  # it was checked before
         return given.engine_tool
     what = type(given).__name__
     if not isinstance(getattr(given, "name", None), str):
-        raise ToolExecutionError(what, f"{what} has no name; set `name` in its class")
+        raise _refusal(what, f"{what} has no name; set `name` in its class")
     schema: Any = None
     with suppress(TypeError):  # it is no method, or takes arguments
         schema = None if iscoroutinefunction(given.parameters) else given.parameters()
     if not isinstance(schema, dict):
         cure = "write `def parameters(self)` that returns the JSON Schema of its arguments"
-        raise ToolExecutionError(given.name, f"{what}.parameters gives no schema; {cure}")
+        raise _refusal(given.name, f"{what}.parameters gives no schema; {cure}")
     try:
         return given.engine_tool
     except ArgumentError as error:
         reason = f"{what}.{error.details['option']} does not fit: {error.message}"
-        raise ToolExecutionError(given.name, reason) from error
+        raise _refusal(given.name, reason) from error
     except ConfigError as error:
-        raise ToolExecutionError(given.name, error.message) from error
+        raise _refusal(given.name, error.message) from error
+
+
+def _refusal(name: str, reason: str) -> ToolExecutionError:
+    """Return the error for a tool that cannot be registered."""
+    error = ToolExecutionError(name, reason, details={"option": "tool"})
+    error.code, error.retryable = ErrorCode.VALIDATION_ERROR, False
+    return error
 
 
 class _NullJournal:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from agent_core.aio.loops import (
@@ -378,6 +379,12 @@ class RuntimeMethods:
     """
 
     _home: RuntimeHome
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, function in vars(cls).items():
+            if isfunction(function) and not name.startswith("_"):
+                function.__qualname__ = f"AgentRuntime.{name}"  # Python's own errors say it
 
     async def _reading(self, tenant: str | None) -> "Services":
         """Return the services that read the sessions of a tenant; None leaves that to the runtime.

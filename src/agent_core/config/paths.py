@@ -98,14 +98,17 @@ def resolve_home(home_dir: str | Path | None = None) -> Path:
     """Return the home: the argument, else `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
 
     Raises:
-        ConfigError: the path cannot be resolved. A missing home is reported later, when its
-          configuration is read.
+        ConfigError: the path cannot be resolved, or is no folder. A missing home is reported
+          later, when its configuration is read.
     """
     chosen = home_dir or os.environ.get(HOME_VARIABLE) or "~/.soong-agent"
     try:
-        return Path(chosen).expanduser().resolve()
+        home = Path(chosen).expanduser().resolve()
     except _UNRESOLVABLE as error:
         raise _path_error(f"the home {str(chosen)!r} cannot be resolved: {error}") from error
+    if os.path.exists(home) and not os.path.isdir(home):  # noqa: PTH110, PTH112 - they never raise
+        raise _path_error(f"the home {home} is not a folder; name one (in code: home_dir=...)")
+    return home
 
 
 def resolve_project(project_dir: str | Path | None = None) -> Path:

@@ -10,9 +10,14 @@ from itertools import islice
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import (
+    PydanticSchemaGenerationError,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
+)
 
 from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode
-from agent_core.text import kind_of, plural, shorten_text
+from agent_core.text import kind_of, plural, quoted, shorten_text
 from agent_core.text.json_text import JsonSchema
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
@@ -94,7 +99,7 @@ class ExpectedOutput:
         except SchemaUnusableError as error:
             raise _unusable(str(error)) from error
         except Exception as error:  # pydantic and foreign types raise anything
-            raise _unusable(str(error)) from error
+            raise _unusable(_reason(cast("object", output_type), error)) from error
         self._is_wrapped = self.schema.get("type") != "object" or bool(
             self.schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
         )
@@ -284,6 +289,23 @@ def _no_type(given: object) -> str | None:
 
 def _error(place: Any, message: str) -> dict[str, str]:
     return {"path": json_path(place), "message": str(message)[:_MAX_MESSAGE]}
+
+
+def _reason(output_type: object, error: Exception) -> str:
+    """Return why a type cannot be used, without pydantic's advice."""
+    if isinstance(error, PydanticSchemaGenerationError):
+        what = error.message.partition(" for ")[2].partition(". Set ")[0] or kind_of(output_type)
+        return f"{what} has no JSON Schema; give a pydantic model, a dataclass or a TypedDict"
+    if isinstance(error, PydanticUndefinedAnnotation):
+        return f"it mentions {quoted(str(error.name))}, which is not defined where it is used"
+    if isinstance(output_type, str) or (
+        isinstance(error, PydanticUserError) and error.code == "class-not-fully-defined"
+    ):
+        named = re.search(r"should define `(?:ForwardRef\('(.*?)'\)|([^`]*))`", str(error))
+        name = output_type if isinstance(output_type, str) else named and (named[1] or named[2])
+        what = quoted(name) if name else "a name"
+        return f"{what} is a text that names no class known here; give the class itself"
+    return str(error)
 
 
 def _unusable(reason: str) -> ArgumentError:

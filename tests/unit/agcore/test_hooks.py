@@ -23,6 +23,7 @@ from agcore.llm import (
     tool_call_reply,
 )
 from agcore.tools import ToolContext, ToolRegistry, ToolReturn
+from agent_core.errors import ArgumentError
 from agent_core.types import ErrorPayload, ToolResultBlock
 from agent_parts import Echo, Watches, Writes, bundle
 from tables import together
@@ -201,7 +202,7 @@ async def test_a_block_before_a_tool_answers_the_call_and_those_behind_a_write()
 
 
 def test_a_hook_that_cannot_be_awaited_is_refused() -> None:
-    with pytest.raises(LlmError.Other, match="async def execute"):
+    with pytest.raises(ArgumentError, match="async def execute"):
         HookExecutor().register(HookEvent.ON_TURN_START, IsNotAsync())
 
 

@@ -30,7 +30,6 @@ from agcore.llm import (
     HookExecutor,
     HookResult,
     LlmCycle,
-    LlmError,
     LlmProvider,
     MockProvider,
     OpenaiChatMessage,
@@ -46,6 +45,7 @@ from agcore.memory import (
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import EVERYTHING, MemoryFilter, MemoryItem
 from agcore.tools import BaseTool, ToolError, ToolRegistry
+from agent_core.errors import ArgumentError
 from tables import together
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -362,7 +362,7 @@ def test_a_session_is_made_with_an_id(session_id: Any) -> None:
     ],
 )
 def test_what_is_no_hook_or_no_event_is_refused(event: Any, hook: Hook, cure: str) -> None:
-    with pytest.raises(LlmError.Other) as refused:
+    with pytest.raises(ArgumentError) as refused:
         HookExecutor().register(event, hook)
     assert cure in str(refused.value)
 

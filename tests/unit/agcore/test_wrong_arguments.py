@@ -22,7 +22,7 @@ from agcore.memory import (
     SqliteStore,
 )
 from agcore.prompt import TemplateContext
-from agcore.tools import PermissionChecker, PermissionConfig, ToolRegistry, tool
+from agcore.tools import PermissionChecker, PermissionConfig, ToolError, ToolRegistry, tool
 from agent_core.errors import ArgumentError, ErrorCode
 from agent_core.testing import ScriptedProvider
 from tables import together
@@ -214,3 +214,18 @@ async def test_session_data_is_text() -> None:
             with pytest.raises(ArgumentError) as caught:
                 await session.set_session_data(key, value)
             assert caught.value.details["option"] == name
+
+
+def test_what_cannot_be_registered_is_a_wrong_argument() -> None:
+    register: Any = ToolRegistry().register
+    for wrong in (5, "stock", object, lambda: None):
+        with pytest.raises(ToolError.ExecutionFailed) as refused:
+            register(wrong)
+        assert refused.value.code is ErrorCode.VALIDATION_ERROR
+        assert refused.value.details["option"] == "tool"
+        assert not refused.value.retryable
+    hooks: Any = HookExecutor()
+    for given, name in (((5, 5), "event"), (("pre_request", 5), "hook")):
+        with pytest.raises(ArgumentError) as caught:
+            hooks.register(*given)
+        assert caught.value.details["option"] == name

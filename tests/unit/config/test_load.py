@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.config.load import build_config, load_config, read_setup
 from agent_core.config.models import Config, ModelProfile
-from agent_core.config.paths import Setup
+from agent_core.config.paths import Setup, resolve_home
 from agent_core.config.problems import MAX_FILE_BYTES
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
@@ -346,3 +346,12 @@ def test_a_cache_that_contains_the_home_folder_of_the_user_is_refused(
     assert read("~/cache").config.sandbox.caches
     with pytest.raises(ConfigError, match=r"sandbox.caches\[1\] must not contain your home"):
         read(folder)
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigError, match="is not a folder") as refused:
+        resolve_home(file)
+    assert refused.value.code is ErrorCode.CONFIG_ERROR
+    assert resolve_home(tmp_path / "missing") == tmp_path / "missing"

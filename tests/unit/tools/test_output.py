@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ArgumentError, ConfigError, ErrorCode
 from agent_core.providers.output_schema import ANTHROPIC, OPENAI_STRICT
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator
@@ -276,3 +276,17 @@ def test_a_service_gets_the_definitions_that_a_schema_refers_to() -> None:
         written = form.of(ExpectedOutput(schema).format.output_schema)
         assert written["definitions"] == {"n": NUMBER}
         assert "description" not in written["properties"]["answer"]
+
+
+class Opaque:
+    pass
+
+
+@together("kind", ["City", ["City"], "not an expression", Opaque, [Opaque], list[Opaque]], ids=str)
+def test_a_type_that_cannot_be_used_is_explained_without_pydantics_advice(kind: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        ExpectedOutput(kind)
+    said = caught.value.message
+    assert caught.value.details["option"] == "output_type"
+    assert "; give " in said
+    assert not any(word in said for word in ("TypeAdapter", "rebuild", "pydantic-core", "Forward"))

@@ -20,6 +20,9 @@ STATUS = {
     ErrorCode.SESSION_ACTIVE: 409,
     ErrorCode.BUDGET_EXCEEDED: 429,
     ErrorCode.PROVIDER_RATE_LIMITED: 429,
+    ErrorCode.OUTPUT_INVALID: 502,  # the model's fault, not the client's
+    ErrorCode.PROVIDER_ERROR: 502,
+    ErrorCode.PROVIDER_TIMEOUT: 504,
 }
 
 

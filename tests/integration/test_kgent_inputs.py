@@ -10,6 +10,7 @@ import pytest
 
 from kgent import RunOptions
 from kgent.cli import main
+from kgent.config.models import InputSpec
 from kgent.review.verification import verify
 from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, events, lines, profile, state, types
@@ -139,7 +140,7 @@ def test_missing_inputs_are_refused_before_a_folder_is_made(tmp_path: Path) -> N
     result = run(config, "x", RunOptions(sandbox=tmp_path / "other"))
     assert result.is_blocked
     assert result.sandbox_root is None
-    assert "inputs[0]: no.csv does not exist" in str(result.error)
+    assert "inputs[0]: no.csv does not exist; name an existing file" in str(result.error)
     assert main(["validate", "--config", str(config)]) == 2
 
 
@@ -212,3 +213,14 @@ def test_inputs_are_part_of_the_resolved_profile(tmp_path: Path, repo: Path) -> 
     root = a_run(tmp_path, inputs=[{"path": "repo", "as": "code"}]).sandbox_root
     assert root
     assert "as: code" in (root / "config.yaml").read_text()
+
+
+def test_a_missing_input_of_the_options_is_named_by_its_place_there(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").touch()
+    (tmp_path / "there.csv").touch()
+    config = profile(tmp_path, inputs=["own.csv"])
+    there, missing = InputSpec(path=str(tmp_path / "there.csv")), InputSpec(path="nope")
+    result = run(config, "x", RunOptions(sandbox=tmp_path / "s", inputs=[there, missing]))
+    assert result.is_blocked
+    assert "inputs[1] of the options: " in str(result.error)
+    assert "name an existing file or folder" in str(result.error)

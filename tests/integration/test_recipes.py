@@ -484,7 +484,15 @@ async def test_one_process_of_fastapi_streams_and_ends_what_nobody_reads(
     home: Home, project: Path
 ) -> None:
     order = '{"item": "lamp", "number": 2}'
-    script = [calls("stock", item="lamp"), "Twelve lamps.", order, Hangs(text="Once"), "Yes."]
+    wrong = ["no order"] * 3
+    script = [
+        calls("stock", item="lamp"),
+        "Twelve lamps.",
+        order,
+        *wrong,
+        Hangs(text="Once"),
+        "Yes.",
+    ]
     said = {"text": "How many?", "chat": "c1"}
     with ModelServer.in_thread(script) as model:
         async with service(home, project, model, app="fastapi_chat:app") as client:
@@ -492,6 +500,8 @@ async def test_one_process_of_fastapi_streams_and_ends_what_nobody_reads(
                 assert (await done.text(), done.status) == ("Twelve lamps.", 200)
             async with client.post("/orders", json=said) as done:
                 assert await done.json() == json.loads(order)
+            async with client.post("/orders", json=said) as done:
+                assert done.status == 502
             async with client.post("/chat", json=said) as leaves:
                 assert await leaves.content.readexactly(3) == b"Onc"
                 run_id = leaves.headers["Run-Id"]

@@ -69,8 +69,9 @@ def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Pr
                 message = "is not a known key"
             case "value_error":
                 message = expectation.removeprefix("Value error, ")
-            case "literal_error" if isinstance(item["input"], str):
+            case "literal_error":
                 message = expectation.replace("Input should be", "must be")
+                message += _not_this(item["input"], is_of_texts="'" in message)
             case "string_pattern_mismatch" | "string_too_long" | "string_too_short":
                 message = expectation.replace("String should", "must")
             case "too_long" | "too_short":
@@ -181,7 +182,19 @@ def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
     return f" (did you mean {elsewhere[0]}?)" if elsewhere else ""
 
 
+def _not_this(value: object, *, is_of_texts: bool) -> str:
+    """Return what was given instead of one of some values; a text may be a secret."""
+    if isinstance(value, str):
+        return "" if is_of_texts else ", not a text"
+    if isinstance(value, int | float) and not is_of_texts:
+        return f", not {str(value).lower()[:20]}"
+    return f", not {_describe_value(value)}"
+
+
 def _describe_value(value: object) -> str:
+    if value is None:
+        return "empty"
+
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, date | time):

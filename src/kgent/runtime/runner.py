@@ -111,7 +111,7 @@ async def run_async(
                 prompt = fill_text(profile, prompt, "the prompt")
             if not prompt.strip():
                 raise config_error("the prompt is empty")
-            inputs = find_inputs(config)
+            inputs = find_inputs(config, len(chosen.inputs or ()))
             means = await open_means(stack, config, engine=engine, memory=memory)
             root = resolve_run_folder(config, ids)
             context = RunContext(

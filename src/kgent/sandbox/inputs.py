@@ -61,8 +61,12 @@ class RunInput:
     source: Path
 
 
-def find_inputs(config: KgentConfig) -> list[RunInput]:
+def find_inputs(config: KgentConfig, given: int = 0) -> list[RunInput]:
     """List the existing inputs of a profile, without copying any.
+
+    Args:
+        config: the profile, with the inputs of the options at the end of its own.
+        given: how many of its inputs are from the options.
 
     Raises:
         KgentError: category `config`; an input is missing, is neither file nor folder, or has the
@@ -70,14 +74,17 @@ def find_inputs(config: KgentConfig) -> list[RunInput]:
     """
     found: list[RunInput] = []
     for number, spec in enumerate(config.inputs):
-        key = f"inputs[{number}]: {spec.path}"
+        at = number - (len(config.inputs) - given)
+        place = f"inputs[{number}]" if at < 0 else f"inputs[{at}] of the options"
+        key = f"{place}: {spec.path}"
         try:
             source = config.place(spec.path).resolve(strict=True)
             mode = source.stat().st_mode
         except FileNotFoundError as error:
             if spec.optional and not config.place(spec.path).is_symlink():
                 continue
-            raise config_error(f"{key} does not exist") from error
+            cure = "name an existing file or folder, or make it `optional`"
+            raise config_error(f"{key} does not exist; {cure}") from error
         except (OSError, RuntimeError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise config_error(f"{key} cannot be used: {reason}") from error

@@ -4,13 +4,15 @@ import cProfile
 import os
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import ValidationError
 
 from agent_core.config.load import build_config, load_config, read_setup
 from agent_core.config.models import Config, ModelProfile
 from agent_core.config.paths import Setup, resolve_home
-from agent_core.config.problems import MAX_FILE_BYTES
+from agent_core.config.problems import MAX_FILE_BYTES, problems_of
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 from tables import together
@@ -355,3 +357,14 @@ def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
         resolve_home(file)
     assert refused.value.code is ErrorCode.CONFIG_ERROR
     assert resolve_home(tmp_path / "missing") == tmp_path / "missing"
+
+
+def test_one_of_some_values_is_asked_for_with_what_was_given() -> None:
+    class Version(Section):
+        schema_version: Literal[1]
+
+    for given, said in ((2, "must be 1, not 2"), ("1", "not a text"), (None, "not empty")):
+        with pytest.raises(ValidationError) as caught:
+            Version.model_validate({"schema_version": given})
+        [problem] = problems_of(caught.value, Version)
+        assert said in problem.message

@@ -83,8 +83,8 @@ class Rank(IntEnum):
     FENCE = 0
     SNAPSHOTS = 1
     BUDGET = 2
-    GUARDS = 3
-    TRACE = 4
+    TRACE = 3
+    GUARDS = 4
     HOOKS = 5
     PERMISSIONS = 6
     PROGRAM = 7

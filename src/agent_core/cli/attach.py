@@ -25,7 +25,7 @@ from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.permissions.answers import UnattendedError
 from agent_core.permissions.request import ALWAYS, without_rules
-from agent_core.text import Clean
+from agent_core.text import Clean, without_code
 from agent_core.types import ApprovalRecord, EventLevel, EventType, RunStatus, RuntimeEvent
 
 _ABOUT_QUESTIONS = {
@@ -241,6 +241,6 @@ class _Questions:
             )
         except AgentCoreError as error:
             if error.details.get("decided_by") != "session":  # by the answer given here before
-                self._terminal.line(error.message, Style.WARN)
+                self._terminal.line(without_code(error.message), Style.WARN)
             return error.code is ErrorCode.ALREADY_ANSWERED
         return True

@@ -11,7 +11,7 @@ from pathlib import Path
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
-from agent_core.cli.layout import fitted
+from agent_core.cli.layout import fitted, shown_error
 from agent_core.cli.lines import InputLines
 from agent_core.cli.nearby import name_nearby, resolve_run, resolve_session
 from agent_core.cli.options import Options
@@ -335,7 +335,7 @@ def _report(result: CleanupResult, terminal: Terminal) -> int:
     for failed in result.failed:
         is_kept = failed.id in result.candidates and failed.id not in result.deleted
         what = f"{failed.id} was not deleted" if is_kept else "a part of it is left"
-        terminal.line(f"error: {what}: {visible(failed.error.message)}", Style.BAD)
+        terminal.line(f"error: {what}: {shown_error(visible(failed.error.message))}", Style.BAD)
     if result.deleted:
         size = format_bytes(result.freed_bytes)
         terminal.line(f"{plural(len(result.deleted), 'session')} with {size}; {_STAYS}", Style.DIM)

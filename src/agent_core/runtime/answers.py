@@ -170,7 +170,10 @@ class Answers:
         """
         why = None
         if not self._gate.saves_rules:
-            why = "no rules are saved here: set [permissions] save_rules = true"
+            why = (
+                "no rules are saved here: set [permissions] save_rules = true"
+                " (in code: config={'permissions': {'save_rules': True}})"
+            )
         elif rule_of(question.request, decision) is None:
             why = f"{question.request_id} offers no rule for {decision.value}"
         if why is not None:
@@ -577,7 +580,7 @@ def _missing(
         f"nothing was answered: {after}run {run.run_id} was started with {_listed(what)}, and this"
         f" process does not have {'it' if len(what) == 1 and len(tools) < 2 else 'them'}. Answer in"
         f" the program that has (in code: answer({question.request_id!r}, …, {', '.join(handed)}));"
-        f" or cancel the run: soong-agent cancel {run.run_id}"
+        f" or cancel the run: soong-agent cancel {run.run_id} (in code: handle.cancel())"
     )
     details = {
         "request_id": question.request_id,

@@ -630,9 +630,9 @@ def _conflict(refused: "Mapping[str, Refusal]") -> StorageError:
 
     cures = {
         Refusal.CHANGED: "changed after the run, by you or others: {}. With force (--force) they"
-        " are replaced, and redo brings them back",
+        " are replaced, and redo brings them back (in code: force=True)",
         Refusal.IN_THE_WAY: "no snapshot can hold what is there now: {}. With force (--force) it is"
-        " moved aside",
+        " moved aside (in code: force=True)",
         Refusal.NOT_PERMITTED: "not permitted: {}. Make them readable and writable for yourself,"
         " then try again",
         Refusal.DAMAGED: "the recorded contents are missing or damaged: {}",

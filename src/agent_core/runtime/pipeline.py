@@ -529,6 +529,7 @@ def _still_waits(waiting: RunRecord) -> StorageError:
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
         f"run {waiting.run_id} of session {waiting.session_id} waits for an answer; answer its"
-        " question (soong-agent approvals list), or cancel it",
+        " question (soong-agent approvals list), or cancel it (in code: runtime.approvals() lists"
+        " the questions, runtime.answer(...) answers one)",
         details={"session_id": waiting.session_id, "run_id": waiting.run_id},
     )

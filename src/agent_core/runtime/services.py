@@ -81,6 +81,7 @@ class Services(Struct, frozen=True, kw_only=True):
             message = (
                 "runs are queued only in a Postgres database: set [store] url_env in config.toml"
                 " to the name of the variable that has its address"
+                " (in code: AgentRuntime(database_url=...))"
             )
             raise ConfigError(ErrorCode.CONFIG_ERROR, message)
         return self.workers

@@ -560,7 +560,8 @@ def _refuse_while_active(
         raise StorageError(
             ErrorCode.SESSION_ACTIVE,
             f"run {waiting.run_id} of session {session_id} waits for an answer; answer its"
-            " question (soong-agent approvals list), cancel it, or send a message, which ends it",
+            " question (soong-agent approvals list), cancel it, or send a message, which ends it"
+            " (in code: runtime.approvals() lists the questions, runtime.answer(...) answers one)",
             details={"session_id": session_id, "run_id": waiting.run_id},
         )
 

@@ -628,6 +628,7 @@ def insert_session_events(
 def session_not_found(session_id: str) -> StorageError:
     """Return the error for an unknown session."""
     message = f"there is no session {shown_id(session_id)}; `sessions list` shows them all"
+    message += " (in code: list_sessions())"
     return StorageError(ErrorCode.SESSION_NOT_FOUND, message)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest
-from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
-from agent_core.types import RunStatus
+from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest, tool
+from agent_core.providers.scripted import Calls, Hangs, ScriptedCall, ScriptedProvider, calls
+from agent_core.storage.store import SessionStore
+from agent_core.types import ApprovalRecord, RunStatus
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG
@@ -59,6 +60,61 @@ async def test_a_run_with_an_open_question_parks_and_goes_on_later(
         handle = await made.answer(request_id, "allow_once")
         assert await handle.wait() is RunStatus.COMPLETED
     assert (project / "a.txt").read_text() == "new\n"
+
+
+async def test_a_question_parks_as_soon_as_others_see_it(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, may_go_on = SessionStore.ask, asyncio.Event()
+
+    async def ask_slowly(store: SessionStore, question: ApprovalRecord) -> ApprovalRecord:
+        stored = await ask(store, question)
+        await may_go_on.wait()  # as on a machine with much to do
+        return stored
+
+    monkeypatch.setattr(SessionStore, "ask", ask_slowly)
+    async with opened(home, project, [WRITE]) as made:
+        handle = await made.start("go", session_id="s1")
+        await asked(made)
+        stopping = asyncio.create_task(made.stop_runs())
+        await asyncio.sleep(0.1)
+        may_go_on.set()
+        await stopping
+        assert handle.status is RunStatus.WAITING
+
+
+async def test_a_run_that_begins_to_wait_is_not_cancelled_meanwhile(
+    home: Home, project: Path
+) -> None:
+    looks, may_go_on = asyncio.Event(), asyncio.Event()
+
+    @tool(permission="readonly")
+    async def look() -> str:
+        """Look until the test lets it end."""
+        looks.set()
+        await may_go_on.wait()
+        return "seen"
+
+    rule = '[[permissions.rules]]\ndecision = "ask"\ntool = "code.list_dir"\n'
+    both = Calls(
+        calls=[
+            ScriptedCall(name="look", arguments={}),
+            ScriptedCall(name="code.list_dir", arguments={"path": "."}),
+        ]
+    )
+    home.write_config(f"{PARK}\n{rule}")
+    made = AgentRuntime(project, home_dir=home.path)
+    made.register_provider("custom", lambda _: ScriptedProvider([both]))
+    made.register_tool(look)
+    async with made:
+        handle = await made.start("go", session_id="s1")
+        await asked(made)
+        await looks.wait()
+        stopping = asyncio.create_task(made.stop_runs())
+        await asyncio.sleep(0.1)
+        may_go_on.set()
+        await stopping
+        assert handle.status is RunStatus.WAITING
 
 
 async def test_a_message_after_that_waits_behind_the_question(home: Home, project: Path) -> None:

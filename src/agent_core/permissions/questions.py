@@ -10,7 +10,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -153,7 +153,7 @@ class Questions:
         self._runs: Counter[str] = Counter()
         self._limits: dict[str, list[TimeLimit]] = {}
         self._parking = asyncio.Event()
-        self._parkable: Counter[str] = Counter()
+        self._parkable: dict[str, set[str]] = {}
 
     def park(self) -> Collection[str]:
         """Have every question wait without its run from now on, where that is possible.
@@ -162,7 +162,28 @@ class Questions:
             The ids of the users' runs with such a question, which end as waiting.
         """
         self._parking.set()
-        return +self._parkable
+        return set(self._parkable)
+
+    def run_ended(self, run_id: str) -> None:
+        """Forget which questions a user's run is ending for: it waits now, or has ended."""
+        self._parkable.pop(run_id, None)
+
+    @contextmanager
+    def _may_park(self, run: RunIdentity, call: ToolCall) -> Generator[None]:
+        """Count a run among those that `park`, until its question is answered or `run_ended`."""
+        calls = self._parkable.setdefault(run.root_id, set())
+        calls.add(call.tool_call_id)
+        is_parked = False
+        try:
+            yield
+        except ParkedError:
+            is_parked = True
+            raise
+        finally:
+            if not is_parked:
+                calls.discard(call.tool_call_id)
+                if not calls and self._parkable.get(run.root_id) is calls:
+                    del self._parkable[run.root_id]
 
     @property
     def has_callback(self) -> bool:
@@ -344,32 +365,36 @@ class Questions:
         if not can_ask and not await store.approval_of(root_id, run.run_id, call.tool_call_id):
             raise _no_way_to_ask(definition, access, obstacle)
         question = await self._question(request, call, definition, access, run)
-        record = await store.ask(question.model_copy(update={"keeps_run": may_park}))
-        if record.state is ApprovalState.OPEN and (covering := await find_covering()) is not None:
-            record = await self._settle(store, record.request_id, covering) or record
-        if record.request_id == question.request_id:
-            payload = event_payload(request)
-            call_id = call.tool_call_id
-            journal.note(EventType.PERMISSION_REQUESTED, payload, tool_call_id=call_id)
-        await journal.commit()
-        if record.state is ApprovalState.OPEN and not can_ask:
-            await store.withdraw(record.request_id)
-            raise _no_way_to_ask(definition, access, obstacle)
-        if record.state is ApprovalState.OPEN:
-            later = () if self._callback is not None else await ask_later()
-            with self.waiting_for(run.run_id):
-                try:
-                    record = await self._race(
-                        store,
-                        record,
-                        journal,
-                        may_park=may_park,
-                        obstacle=obstacle,
-                        waits=treatment == "wait",
-                    )
-                except ParkedError as parked:
-                    later = later or await ask_later()
-                    raise ParkedError(*parked.request_ids, *later) from None
+        with self._may_park(run, call) if may_park else nullcontext():  # others see it from now on
+            record = await store.ask(question.model_copy(update={"keeps_run": may_park}))
+            if (
+                record.state is ApprovalState.OPEN
+                and (covering := await find_covering()) is not None
+            ):
+                record = await self._settle(store, record.request_id, covering) or record
+            if record.request_id == question.request_id:
+                payload = event_payload(request)
+                call_id = call.tool_call_id
+                journal.note(EventType.PERMISSION_REQUESTED, payload, tool_call_id=call_id)
+            await journal.commit()
+            if record.state is ApprovalState.OPEN and not can_ask:
+                await store.withdraw(record.request_id)
+                raise _no_way_to_ask(definition, access, obstacle)
+            if record.state is ApprovalState.OPEN:
+                later = () if self._callback is not None else await ask_later()
+                with self.waiting_for(run.run_id):
+                    try:
+                        record = await self._race(
+                            store,
+                            record,
+                            journal,
+                            may_park=may_park,
+                            obstacle=obstacle,
+                            waits=treatment == "wait",
+                        )
+                    except ParkedError as parked:
+                        later = later or await ask_later()
+                        raise ParkedError(*parked.request_ids, *later) from None
         if record.changed_arguments is not None and record.decision is not Decision.DENY:
             raise CallChangedError(record.request_id, record.changed_arguments)
         return _note_answer(record, journal)
@@ -527,7 +552,6 @@ class Questions:
         asking = self._start(self._callback, record.request) if self._callback else None
         parking = asyncio.create_task(self._parking.wait()) if may_park else None
         waiting = {each for each in (asking, elsewhere, parking) if each is not None}
-        self._parkable[record.root_run_id] += may_park
         answer: _Answer = UnattendedError()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -550,7 +574,6 @@ class Questions:
             await finish_uncancelled(store.withdraw(request_id))
             raise
         finally:
-            self._parkable[record.root_run_id] -= may_park
             for each in waiting:
                 each.cancel()
         decision = answer if isinstance(answer, PermissionDecision) else _denial(answer)

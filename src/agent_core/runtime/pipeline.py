@@ -483,6 +483,7 @@ class Pipeline:
         call of the same reply, or a child of it, may have begun to wait.
         """
         self._table.run_ended(run)
+        self._questions.run_ended(run.identity.run_id)
         has_waited = run.is_continued or run.status is not RunStatus.COMPLETED
         if not has_waited or run.journal.is_abandoned:
             return

@@ -173,6 +173,40 @@ def test_every_layout_keeps_its_values_and_comments(written: str, file: ConfigFi
         assert (comment in written) == (comment in kept)
 
 
+@pytest.mark.parametrize("before", [MODEL, 'model = "openai:gpt-5"\n'])
+def test_the_file_of_a_model_is_one_from_the_folder_where_it_was_typed(
+    home: Home, project: Path, before: str
+) -> None:
+    home.write_config(before)
+    (project / "replies.json").write_text('["hello from the file"]', encoding="utf-8")
+    (project / "below").mkdir()
+    done = command(home, project / "below", "config", "set", "model", "scripted:../replies.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    answered = command(home, project, "run", "hello")
+    assert (answered.returncode, answered.stdout) == (0, "hello from the file\n"), answered.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("model", "openia:gpt-5"), ("model.provider", "openia")]
+)
+def test_a_provider_that_nobody_knows_is_named_with_the_nearest(
+    home: Home, project: Path, key: str, value: str
+) -> None:
+    home.write_config(MODEL)
+    done = command(home, project, "config", "set", key, value)
+    assert done.returncode == 0
+    assert "did you mean openai?" in done.stdout + done.stderr
+    assert "openia" in (home.path / "config.toml").read_text(encoding="utf-8")
+
+
+def test_other_paths_of_a_model_are_absolute_too(file: ConfigFile, project: Path) -> None:
+    change = file.set_value("model.ca_file", "~/own.pem")
+    assert change.after == str(Path("~/own.pem").expanduser())
+    change = file.set_value("model_fallbacks", '["openai:gpt-5", "local:small.gguf"]')
+    assert change.after == ["openai:gpt-5", f"local:{Path('small.gguf').absolute()}"]
+    assert file.set_value("model.name", "local:x").after == "local:x"
+
+
 def test_a_model_of_another_service_takes_no_key_along(file: ConfigFile) -> None:
     file.set_value("model.api_key_env", "OPENAI_API_KEY")
     done = file.set_value("model", "anthropic:claude-sonnet-4-5")

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from agent_core.config.load import CONFIG_NAME, parse_config, read_setup
 from agent_core.config.model_names import model_fields
-from agent_core.config.models import Config
+from agent_core.config.models import Config, expand_home
 from agent_core.config.paths import Setup
 from agent_core.config.positions import dotted_key, find_line, find_lines, leaves
 from agent_core.config.problems import read_text
@@ -38,6 +38,12 @@ LOCK_NAME = "config.lock"
 _LONE_FEED = re.compile(r"(?<!\r)\n")
 _OF_A_SERVICE = ("base_url", "api_key_env", "api_key_command", "compat", "path")
 """Keys of a model that belong to its service, and not to another."""
+
+_FILES = ("path", "ca_file")
+"""Keys of a model that name a file."""
+
+_OF_FILES = ("local", "scripted")
+"""Providers whose model is a file."""
 
 _MOST_NAMED = 5
 
@@ -86,7 +92,8 @@ class ConfigFile:
 
         Args:
             key: with dots; parts that need it are in quotes, as in TOML.
-            text: TOML, or the string itself where the key takes a string.
+            text: TOML, or the string itself where the key takes a string. The path of a model's
+                file is one from the current folder, and is written absolute.
 
         Raises:
             ConfigError: the file, the key or the value cannot be used; nothing was written.
@@ -95,7 +102,7 @@ class ConfigFile:
         path = _parts(key)
         self._refuse_secret(path, text)
         field = _field_at(path)
-        value = _value(text, field)
+        value = _from_here(path, _value(text, field))
         if isinstance(value, float) and math.isnan(value):
             raise _error(f"{dotted_key(path)} takes a finite number")
         if isinstance(value, str) and _kinds_of(field) <= {list, NoneType}:
@@ -397,6 +404,21 @@ def _value(text: str, field: Any) -> Any:
     except (ValueError, RecursionError):
         return text
     return table["value"] if set(table) == {"value"} else text
+
+
+def _from_here(path: Parts, value: Any) -> Any:
+    """Make the path of a model's file absolute: a start would read it from the home folder."""
+    if isinstance(value, list):
+        return [_from_here(path, each) for each in cast("list[Any]", value)]
+    is_of_model = any("model" in part for part in path[:2]) and path[-1] != "name"
+    if not isinstance(value, str) or not is_of_model:
+        return value
+    if path[-1] in _FILES:
+        return str(expand_home(value).absolute())
+    provider, colon, file = value.strip().partition(":")
+    if not colon or provider not in _OF_FILES or file.startswith("//"):
+        return value
+    return f"{provider}:{expand_home(file).absolute()}"
 
 
 def _get(table: Mapping[str, Any], path: Parts) -> Any:

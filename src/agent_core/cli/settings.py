@@ -3,7 +3,7 @@
 import json
 import os
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
 from agent_core.cli.options import Options
@@ -15,9 +15,13 @@ from agent_core.cli.setup import (
 )
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
+from agent_core.config.model_names import model_fields
 from agent_core.config.paths import HOME_VARIABLE, Setup
 from agent_core.runtime.settings import DEFAULT, read_settings
 from agent_core.text import Clean, nearest, visible
+
+if TYPE_CHECKING:
+    from agent_core.cli.config_file import Change
 
 _OF_MODEL = ("model.provider", "model.name")
 _COLUMN = 38
@@ -48,9 +52,28 @@ def _change(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
     terminal.text(visible(clean(said), one_line=True) + "\n")
     if done.dropped:
         terminal.line(f"removed, as they belonged to another service: {', '.join(done.dropped)}")
+    if hint := _unknown_provider(done):
+        terminal.line(visible(clean(hint), one_line=True), Style.WARN)
     if done.key.partition(".")[0] == "model" and os.environ.get(MODEL_VARIABLE):
         terminal.line(f"${MODEL_VARIABLE} is set, and names the model instead", Style.WARN)
     return COMPLETED
+
+
+def _unknown_provider(change: "Change") -> str | None:
+    """Return a line about an unknown provider of a model; None: it is known."""
+    if change.key == "model":
+        value = change.after
+        name = model_fields(value)["provider"] if isinstance(value, str) else value["provider"]
+    elif change.key == "model.provider":
+        name = change.after
+    else:
+        return None
+    from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415 - slow to import
+
+    known = ProviderRegistry().known()
+    if name in known:
+        return None
+    return f"{name} is not a known provider{nearest(name, known)}; only a program can register it"
 
 
 def check_rules(setup: Setup) -> None:

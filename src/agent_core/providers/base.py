@@ -219,6 +219,12 @@ class ProviderRegistry:
             raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
         return adapter
 
+    def known(self) -> list[str]:
+        """Return the keys of all providers: registered, built in and installed."""
+        from importlib.metadata import entry_points  # noqa: PLC0415 - reads all packages
+
+        return sorted({*self.keys, *entry_points(group=ENTRY_POINTS).names})
+
     def _installed(self, key: str) -> tuple[ProviderFactory, str]:
         """Return an installed distribution's factory for this key, and the distribution.
 
@@ -236,7 +242,7 @@ class ProviderRegistry:
         }
         details: JsonObject = {"provider": key}
         if not found:
-            known = sorted({*self.keys, *points.names})
+            known = self.known()
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
                 f"[model] provider = {key!r} is not a known provider{nearest(key, known)};"

@@ -107,7 +107,7 @@ WRONG: list[tuple[Any, str]] = [
     ),
     ({"model": "custom:x", "tools": {"disabled": ("a",)}}, "must be an array, not a tuple"),
     ({"model": "custom:x", "plan": {"default_dir": Path("/x")}}, "string, not a PosixPath"),
-    ({"model": "custom:x", "tools": None}, "tools must be a table, not a NoneType"),
+    ({"model": "custom:x", "tools": None}, "tools must be a table, not an empty value"),
     ({"model": "custom:x", 1: 2}, '"1" is not a known key'),
     ({"model": ScriptedProvider}, "model must be a table, not a "),
 ]

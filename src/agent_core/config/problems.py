@@ -193,8 +193,7 @@ def _not_this(value: object, *, is_of_texts: bool) -> str:
 
 def _describe_value(value: object) -> str:
     if value is None:
-        return "empty"
-
+        return "an empty value"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, date | time):

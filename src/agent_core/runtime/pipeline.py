@@ -483,11 +483,12 @@ class Pipeline:
         call of the same reply, or a child of it, may have begun to wait.
         """
         self._table.run_ended(run)
-        self._questions.run_ended(run.identity.run_id)
-        has_waited = run.is_continued or run.status is not RunStatus.COMPLETED
-        if not has_waited or run.journal.is_abandoned:
+        if not run.is_continued and run.status is RunStatus.COMPLETED:  # it has left no question
             return
         run_id = run.identity.run_id
+        self._questions.run_ended(run_id)
+        if run.journal.is_abandoned:
+            return
         with suppress(AgentCoreError):  # the next owner of the session finds it unchanged
             if run.status is not RunStatus.WAITING:
                 await self.end_children(run_id)

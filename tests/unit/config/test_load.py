@@ -363,7 +363,7 @@ def test_one_of_some_values_is_asked_for_with_what_was_given() -> None:
     class Version(Section):
         schema_version: Literal[1]
 
-    for given, said in ((2, "must be 1, not 2"), ("1", "not a text"), (None, "not empty")):
+    for given, said in ((2, "must be 1, not 2"), ("1", "not a text"), (None, "not an empty value")):
         with pytest.raises(ValidationError) as caught:
             Version.model_validate({"schema_version": given})
         [problem] = problems_of(caught.value, Version)

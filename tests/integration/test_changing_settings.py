@@ -186,6 +186,17 @@ def test_the_file_of_a_model_is_one_from_the_folder_where_it_was_typed(
     assert (answered.returncode, answered.stdout) == (0, "hello from the file\n"), answered.stderr
 
 
+def test_a_file_without_a_model_is_given_one_and_read_meanwhile(home: Home, project: Path) -> None:
+    home.write_config("[memory]\nenabled = false\n")
+    asked = command(home, project, "run", "hello")
+    assert asked.returncode == 2
+    assert "model is missing" in asked.stderr
+    assert command(home, project, "sessions").returncode == 0
+    assert command(home, project, "config", "set", "model", "openai:gpt-5").returncode == 0
+    shown = command(home, project, "config", "get", "model.name")
+    assert (shown.returncode, shown.stdout.split()) == (0, ["gpt-5"])
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("model", "openia:gpt-5"), ("model.provider", "openia")]
 )

@@ -21,7 +21,7 @@ from agent_core.config.model_names import model_fields
 from agent_core.config.models import Config, expand_home
 from agent_core.config.paths import Setup
 from agent_core.config.positions import dotted_key, find_line, find_lines, leaves
-from agent_core.config.problems import read_text
+from agent_core.config.problems import lacks_only_a_model, read_text
 from agent_core.config.section import Section
 from agent_core.disk.folders import make_private
 from agent_core.disk.replacing import replace_file, writing_alone
@@ -233,7 +233,11 @@ class ConfigFile:
             raise _error(f"the configuration {self.path} cannot be used: {error}") from None
         if text is None:
             return b"", ""
-        parse_config(text, self.path)
+        try:
+            parse_config(text, self.path)
+        except ConfigError as error:
+            if not lacks_only_a_model(error):  # which may be what is added now
+                raise
         return read_bytes(self.path), text
 
     def _check(self, text: str) -> None:

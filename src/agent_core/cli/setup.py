@@ -29,7 +29,8 @@ from agent_core.config.load import (
     read_setup,
 )
 from agent_core.config.paths import Setup, resolve_home
-from agent_core.errors import AgentCoreError
+from agent_core.config.problems import lacks_only_a_model
+from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.redaction import Redactor
 from agent_core.secret_shapes import kind_of_name
 from agent_core.text import Clean
@@ -118,8 +119,10 @@ def run_on_terminal(
     try:
         home = resolve_home()
         is_configured = os.environ.get(MODEL_VARIABLE) or has_config(home)
-        if asks_model or is_configured:
+        if asks_model:
             setup = read_setup(path)
+        elif is_configured:
+            setup = _read_without_model(path, home)
         else:  # the model of `run --model` is not known here
             setup = read_setup(path, home_dir=home, model=NO_MODEL)
             setup = replace(setup, persist=setup.session_db.exists())
@@ -131,6 +134,16 @@ def run_on_terminal(
     except (AgentCoreError, OSError, ValueError) as error:
         terminal.line(f"error: {shown_error(clean(_told(error)))}", Style.BAD)
         return exit_code_of(error)
+
+
+def _read_without_model(path: str | None, home: "Path") -> Setup:
+    """Return the settings, with a placeholder if the file names no model: `config set` adds it."""
+    try:
+        return read_setup(path)
+    except ConfigError as error:
+        if not lacks_only_a_model(error):
+            raise
+    return read_setup(path, home_dir=home, model=NO_MODEL)
 
 
 def _told(error: Exception) -> str:

@@ -223,3 +223,9 @@ def _keys(section: type[Section]) -> Iterator[tuple[str, ...]]:
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not a number that JSON has")
+
+
+def lacks_only_a_model(error: ConfigError) -> bool:
+    """Return whether a configuration could be used if it had a model."""
+    problems: list[dict[str, str]] = error.details.get("problems", [])
+    return [each["key"] for each in problems] == ["model"] and "is missing" in error.message

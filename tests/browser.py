@@ -12,7 +12,10 @@ from typing import Any
 
 import aiohttp
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HEADLESS_SHELL = shutil.which("chromium-headless-shell")
+"""Chromium without the parts of a desktop's browser: it takes half of the time."""
+
+CHROMIUM = HEADLESS_SHELL or shutil.which("chromium") or shutil.which("chromium-browser")
 _FLAGS = (
     "--headless",
     "--no-sandbox",

@@ -9,9 +9,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
-from browser import CHROMIUM
+from browser import CHROMIUM, HEADLESS_SHELL
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+needs_headless_shell = pytest.mark.skipif(
+    HEADLESS_SHELL is None,
+    reason="chromium-headless-shell, which drew the approved pictures, is not installed",
+)
 
 
 class Window:

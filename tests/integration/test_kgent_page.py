@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core.text.pages import render_markdown
+from browser import CHROMIUM
 from kgent.cli import main
 from kgent.review.page import render_document, render_page
 from kgent.review.report import read_report
@@ -21,7 +21,6 @@ from kgent_runs import a_run, calls
 from tables import together
 
 BASELINES = Path(__file__).parent / "kgent_page"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Outline(HTMLParser):
@@ -258,11 +257,11 @@ def take_picture(folder: Path, width: int, look: str) -> Any:
     (folder / f"{look}.html").write_text(text, encoding="utf-8")
     frame = f'<style>body{{margin:0;background:#f0f}}iframe{{border:0}}</style><iframe src="{look}.html" width="{width}" height="1400"></iframe>'  # noqa: E501
     (folder / "frame.html").write_text(f"<!doctype html>{frame}", encoding="utf-8")
-    assert BROWSER is not None
+    assert CHROMIUM is not None
     shot = folder / f"{width}-{look}.png"
     scheme = 0 if look == "dark" else 1
     subprocess.run(  # noqa: S603 - the browser of this machine
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
          "--no-first-run", "--disable-background-networking", "--disable-component-update",
          "--disable-sync", "--hide-scrollbars", f"--user-data-dir={folder / 'browser'}",
          f"--blink-settings=preferredColorScheme={scheme}",
@@ -274,7 +273,7 @@ def take_picture(folder: Path, width: int, look: str) -> Any:
         return image.convert("RGB").crop((0, 0, width, 1390))
 
 
-@pytest.mark.skipif(BROWSER is None, reason="there is no chromium on this machine")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize(
     ("width", "look"),
     [

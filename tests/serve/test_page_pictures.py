@@ -22,10 +22,10 @@ from model_server import ModelServer
 from own_consoles import serving
 from page_pictures import PICTURES, check, settle, taken, unlike
 from runtimes import CONFIG, ask, runtime
-from windows_of_pages import needs_chromium, shared_browser
+from windows_of_pages import needs_headless_shell, shared_browser
 from worker_processes import URL_VARIABLE, workers, write_config
 
-pytestmark = [needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [needs_headless_shell, pytest.mark.timeout(300)]
 browser = shared_browser
 
 MOST_BYTES = 350_000

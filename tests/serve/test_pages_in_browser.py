@@ -145,6 +145,9 @@ async def test_what_a_run_uses_is_shown_before_its_end_and_only_moves_that_can_b
         one.check()
 
 
+CONNECTIONS = 6
+"""How many a browser opens to one server at most."""
+
 HIDDEN = "Object.defineProperty(document, 'hidden', {get: () => window.isHidden ?? true})"
 """A script for pages that are opened behind another one: this browser shows every page."""
 
@@ -156,7 +159,7 @@ async def test_pages_that_nobody_sees_leave_the_connections_to_others(
     async with made, console(made) as address, window(browser, address) as shown:
         await ask(made, "first", "s1")
         context = shown.page.context
-        behind = [await context.new_page() for _ in range(8)]
+        behind = [await context.new_page() for _ in range(CONNECTIONS)]
         for page in behind:
             await page.add_init_script(HIDDEN)
             await page.goto(f"{address}/sessions/s1", wait_until="commit")
@@ -179,7 +182,7 @@ async def test_more_windows_than_connections_are_all_live_and_can_be_used(
     made = runtime(home, project, ["One.", "Two.", "Three."])
     async with made, console(made) as address, window(browser, address) as first:
         await ask(made, "first", "s1")
-        pages = [await first.page.context.new_page() for _ in range(8)]
+        pages = [await first.page.context.new_page() for _ in range(CONNECTIONS)]
         windows = [first, *(Window(each, address) for each in pages)]
         for each in windows:
             await each.open("/sessions/s1")

@@ -176,7 +176,7 @@ class Cluster:
                 secret.write_text(self.password + "\n", encoding="ascii")
                 _hand_over(secret)
                 init = (str(self.bin / "initdb"), "-D", str(making), "-U", "soong", "-N")
-                method = ("-A", "password", "--pwfile", str(secret), "-E", "UTF8", "--locale=C")
+                method = ("-A", "md5", "--pwfile", str(secret), "-E", "UTF8", "--locale=C")
                 _run((*init, *method), account=_account())
                 making.rename(made)
         return made

@@ -30,6 +30,8 @@ MARK = "SOONG_AGENT_TEST_SESSION"
 """A variable that all programs of a test session inherit; its servers are ended otherwise."""
 
 SERVERS = "soong-agent-postgres-"
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - the servers have folders of their own in it
+_ROOM_BYTES = 2 * 1024**3
 NOBODY = 65534
 # Shared memory of the servers lies in their folders, so that a killed one leaves nothing elsewhere.
 DURABLE: Mapping[str, str] = {
@@ -279,10 +281,25 @@ def _find_binaries() -> Path:
 
 
 def _reachable_parent() -> Path:
-    for place in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):  # noqa: S108
+    """Find a place for servers, in memory if there is room.
+
+    A database is some three hundred files, and a disk takes long to make and remove so many.
+    """
+    places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108
+    if _holds_programs_and_data(_IN_MEMORY):
+        places.insert(0, _IN_MEMORY)
+    for place in places:
         if os.geteuid() != 0 or _is_open_to_others(place):
             return place
     raise PostgresUnavailableError("no temporary folder that another user than root can reach")
+
+
+def _holds_programs_and_data(place: Path) -> bool:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= _ROOM_BYTES
 
 
 def _is_open_to_others(path: Path) -> bool:

@@ -13,12 +13,12 @@ from postgres import Server
 from scale.chaos import Shape, play
 from sweeps import is_whole
 
-FAULTS = ("pause_in_call", "kill", "cut", "lose_answer", "drain")
-MORE = ("pause", "half_close", "kill_in_call", "stall")
+FAULTS = ("pause_in_call", "kill", "cut")
+MORE = ("lose_answer", "drain", "pause", "half_close", "kill_in_call", "stall")
 SHORT = Shape(
-    runs=16 if is_whole() else 10,
-    sessions=6 if is_whole() else 4,
-    snapshots=2,
+    runs=16 if is_whole() else 6,
+    sessions=6 if is_whole() else 3,
+    snapshots=2 if is_whole() else 1,
     readers=1,
     workers=2,
     heartbeat_s=0.5,

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 EVERY = "every terminal"
@@ -25,19 +26,35 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Terminals:
-    """A copy of an example in which the blocks of its page are run."""
+    """A copy of an example in which the blocks of its page are run.
+
+    A terminal keeps its folder and the variables that it exports from block to block, as the
+    reader's does.
+    """
 
     page: Path
     folder: Path
     environment: dict[str, str]
+    _states: dict[str, Path] = field(default_factory=dict[str, Path])
 
-    def command(self, commands: str) -> tuple[str, ...]:
-        (every,) = (text for title, text in blocks_of(self.page) if title == EVERY)
-        return "bash", "-euo", "pipefail", "-c", every + commands
+    def command(self, terminal: str, commands: str) -> tuple[str, ...]:
+        """Build the command that runs a block in a terminal.
 
-    def run(self, commands: str) -> str:
+        What follows a comma in the name of a terminal only reminds of what has changed in it.
+        """
+        name = terminal.partition(",")[0]
+        if name in self._states:
+            begin = f". {shlex.quote(str(self._states[name]))}\n"
+        else:
+            self._states[name] = self.folder.parent / f"terminal-{len(self._states)}"
+            (begin,) = (text for title, text in blocks_of(self.page) if title == EVERY)
+        state = shlex.quote(str(self._states[name]))
+        keep = f"{{ export -p; printf 'cd %q\\n' \"$PWD\"; }} > {state}\n"
+        return "bash", "-euo", "pipefail", "-c", f"{begin}trap {shlex.quote(keep)} EXIT\n{commands}"
+
+    def run(self, terminal: str, commands: str) -> str:
         """Run a block to its end; what it prints, on both streams."""
-        return _printed(self.command(commands), self.folder, self.environment)
+        return _printed(self.command(terminal, commands), self.folder, self.environment)
 
     def ask(self, *words: str) -> str:
         """Run a command of ours that is not on the page; what it prints, on both streams."""
@@ -46,10 +63,10 @@ class Terminals:
         return _printed(command, self.folder / "project", self.environment | home)
 
     @contextmanager
-    def running(self, commands: str) -> Generator[subprocess.Popen[bytes]]:
+    def running(self, terminal: str, commands: str) -> Generator[subprocess.Popen[bytes]]:
         """A block that goes on until Ctrl-C."""
         with subprocess.Popen(  # noqa: S603 - the page of this repository
-            self.command(commands),
+            self.command(terminal, commands),
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,

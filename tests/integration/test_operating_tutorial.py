@@ -62,12 +62,12 @@ class Walk:
 
     def do(self, terminal: str = "yours") -> str:
         """Run the next block to its end; what it prints."""
-        return self.terminals.run(self._next(terminal))
+        return self.terminals.run(terminal, self._next(terminal))
 
     def begin(self, terminal: str) -> "subprocess.Popen[bytes]":
         """Begin the next block, which goes on until `end`."""
         stack = self.open[terminal] = ExitStack()
-        return stack.enter_context(self.terminals.running(self._next(terminal)))
+        return stack.enter_context(self.terminals.running(terminal, self._next(terminal)))
 
     def end(self, terminal: str) -> None:
         """Press Ctrl-C in a terminal."""
@@ -97,9 +97,11 @@ def walk(home: Home, project: Path, server: Server) -> Generator[Walk]:
     environment["PATH"] = os.pathsep.join(
         [str(tools), str(Path(sys.executable).parent), str(server.bin), os.environ["PATH"]]
     )
+    server.sql("CREATE ROLE agent LOGIN PASSWORD 'password'")
+    environment["PGPORT"] = str(server.port)  # the page has the usual one
     for variable, name in (("AGENT_DATABASE", "agents"), ("RESTORED", "restored")):
-        server.sql(f"CREATE DATABASE {name}")
-        environment[variable] = server.url(name)
+        server.sql(f"CREATE DATABASE {name} OWNER agent")
+        environment[variable] = f"postgresql://agent:password@127.0.0.1:{server.port}/{name}"
     with ModelServer.in_thread(REPLIES) as model:
         config = (FILES / "config.toml").read_text("utf-8")
         address = f'name = "gpt-5-mini"\nbase_url = "{model.base_url("openai")}"'
@@ -149,6 +151,8 @@ def test_the_blocks_of_the_page_do_what_it_says(
         assert "There is one file." in page.do()
 
         page.do()
+        for name in ("pgpass", "agents.dump", "home.tgz"):
+            assert (page.terminals.folder / name).stat().st_mode & 0o777 == 0o600
         for terminal in list(page.open):
             page.end(terminal)
         assert "req_" in page.do("yours, with the restored database")

@@ -43,33 +43,35 @@ def terminals(project: Path, database_url: str) -> Terminals:
 def test_the_page_does_what_it_says(terminals: Terminals) -> None:
     parts = iter([each for each in blocks_of(PAGE) if each[0] != EVERY])
 
-    def next_of(terminal: str) -> str:
+    port = str(free_port())
+
+    def next_of(terminal: str) -> tuple[str, str]:
         title, commands = next(parts)
         assert title == terminal
-        return commands
+        return title, commands.replace("9464", port)
 
     with (
-        terminals.running(next_of("model")),
-        terminals.running(next_of("first worker").replace("9464", str(free_port()))) as first,
+        terminals.running(*next_of("model")),
+        terminals.running(*next_of("first worker")) as first,
     ):
         eventually(lambda: "host:" in terminals.ask("workers"))  # it has migrated
-        with terminals.running(next_of("second worker")) as second:
+        with terminals.running(*next_of("second worker")) as second:
             eventually(lambda: len(terminals.ask("workers", "--json").splitlines()) == 2)
-            started = terminals.run(next_of("yours"))
+            started = terminals.run(*next_of("yours"))
             assert "host:" in started
-            watched = terminals.run(next_of("a colleague's"))
+            watched = terminals.run(*next_of("a colleague's"))
             assert "waiting for an answer to req_" in watched
             assert "example answers" in terminals.ask("doctor")
-            answered = terminals.run(next_of("yours"))
+            answered = terminals.run(*next_of("yours"))
             assert "The report is in report.md" in answered
             report = terminals.folder / "project" / "report.md"
             assert report.read_text(encoding="utf-8") == "# Report\n\nAll is well.\n"
-            terminals.run(next_of("yours"))
+            terminals.run(*next_of("yours"))
             run_id = (terminals.folder / "counting").read_text(encoding="utf-8").strip()
             eventually(lambda: run_id not in terminals.ask("queue", "--json"))
             shown = terminals.ask("sessions", "list", "--json")
             assert "cancelled" in shown
-            terminals.run(next_of("yours, with containers"))
+            terminals.run(*next_of("yours, with containers"))
             copy = terminals.folder / "result" / report.name
             assert copy.read_text(encoding="utf-8") == report.read_text(encoding="utf-8")
         assert second.returncode == 0

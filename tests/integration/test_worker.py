@@ -39,6 +39,10 @@ CALLER = "b7ad6b7169203331"
 pytestmark = pytest.mark.timeout(120)
 
 
+AT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+"""The time that each line of a worker begins with."""
+
+
 @pytest.fixture
 def crew(home: Home, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     monkeypatch.setenv(URL_VARIABLE, database_url)
@@ -117,7 +121,7 @@ async def test_what_is_left_after_the_drain_goes_to_another_worker(
             await until_asked(server)
             first.signal(number)
             assert await asyncio.to_thread(first.exit_code) == 0
-            assert "is handed over" in first.text
+            assert re.search(rf"^{AT} .*is handed over$", first.text, re.M)
             (waiting,) = await runtime.queue()
             assert (waiting.takeovers, waiting.worker_id) == (0, None)
             await asyncio.to_thread(crew.start)

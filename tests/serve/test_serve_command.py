@@ -110,10 +110,10 @@ def _has_ipv6() -> bool:
     [
         (("--token-env", "NO_SUCH_TOKEN"), "NO_SUCH_TOKEN"),
         (("--token-env", "EMPTY_TOKEN"), "EMPTY_TOKEN"),
-        (("--token-file", "no-such-file"), "no-such-file"),
+        (("--token-file", "no-such-file"), "no-such-file cannot be read: No such file"),
         (("--token-file", "empty"), "empty"),
         (("--token-file", "first-line-empty"), "first-line-empty"),
-        (("--token-file", "."), "."),
+        (("--token-file", "."), ". cannot be read: Is a directory"),
         (OFF_LOOPBACK, "token"),
         (("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (("--project", "no-such-folder"), "no-such-folder"),

@@ -15,6 +15,7 @@ from agent_core.cli.run import CONTINUES_LATER, carry_out
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.cli.view import answer_hint, answers_of
+from agent_core.cli.workers import without_worker
 from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode, StorageError, validation_error
 from agent_core.permissions.answers import describe_answer
@@ -30,6 +31,7 @@ _DECISIONS = {
     "deny": Decision.DENY,
 }
 _MOST = 1_000
+_MOST_QUEUED = 1_000
 
 
 def manage_approvals(options: Options) -> int:
@@ -136,6 +138,11 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
         said = "answered; the run continues in its own process"
         if handle.is_for_workers:
             said = f"answered; a worker continues it: soong-agent attach {handle.run_id}"
+            queued = await runtime.queue(_MOST_QUEUED)
+            for lane in without_worker([each for each in queued if each.run_id == handle.run_id]):
+                terminal.line("answered", Style.GOOD)
+                terminal.line(f"the run waits: {lane.say_no_worker()}", Style.WARN)
+                return None
         elif handle.status is RunStatus.WAITING:
             said = CONTINUES_LATER % handle.session_id
         terminal.line(said, Style.GOOD)

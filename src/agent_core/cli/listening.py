@@ -3,9 +3,10 @@
 import ipaddress
 import os
 import socket
+from pathlib import Path
 
 from agent_core.cli.options import Options
-from agent_core.opening import read_beginning
+from agent_core.opening import read_text_file
 
 _LONGEST = 4096
 _BACKLOG = 2_048
@@ -38,13 +39,11 @@ def read_token(options: Options) -> str | None:
     """Return the token that the command line names; None if it names none.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: there is no token in it, or in the variable.
+        ValueError: the file cannot be read, or there is no token in it, or in the variable.
     """
     if options.token_file is not None:
         where = f"the first line of {options.token_file}"
-        lines = read_beginning(options.token_file, _LONGEST).decode(errors="replace")
-        token = next(iter(lines.splitlines()), "").strip()
+        token = _first_line(Path(options.token_file))
     elif options.token_env is not None:
         where = f"the environment variable {options.token_env}"
         token = os.environ.get(options.token_env, "").strip()
@@ -53,6 +52,16 @@ def read_token(options: Options) -> str | None:
     if not token or not token.isascii() or not token.isprintable():
         raise ValueError(f"{where} holds no token")
     return token
+
+
+def _first_line(file: Path) -> str:
+    try:
+        beginning = read_text_file(file, _LONGEST)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"the token's file {file} cannot be read: {why}") from None
+    lines = beginning.decode(errors="replace").splitlines()
+    return lines[0].strip() if lines else ""
 
 
 def require_token(host: str) -> ValueError:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from functools import partial
+from datetime import datetime
 
 from agent_core.api.worker import Worker
 from agent_core.cli.exit_codes import COMPLETED, FAILED
@@ -25,7 +25,11 @@ def run_worker(options: Options) -> int:
         redactor = build_terminal_redactor(os.environ, read_setup("/"))
     except ConfigError:  # the worker reports the fault
         redactor = build_terminal_redactor(os.environ)
-    show_warnings(partial(terminal.line, style=Style.DIM), redactor, progress_of=_PROGRESS)
+
+    def log(text: str) -> None:
+        terminal.line(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}  {text}", Style.DIM)
+
+    show_warnings(log, redactor, progress_of=_PROGRESS)
     try:
         worker = Worker(
             default_snapshots="turn",

@@ -39,7 +39,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         lines = _worker(each) if isinstance(each, WorkerRecord) else _queued_run(each)
         for line in lines:
             sheet.line(*line, cut=options.command == "workers")
-    for lane, runs in _without_worker(found).items():
+    for lane, runs in without_worker(found).items():
         terminal.line(clean(f"{plural(runs, 'run')}: {lane.say_no_worker()}"), Style.WARN)
     if not found:
         nothing = "there is no worker" if options.command == "workers" else "no run waits"
@@ -49,7 +49,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     return COMPLETED
 
 
-def _without_worker(found: Sequence[WorkerRecord | QueuedRun]) -> Counter[Lane]:
+def without_worker(found: Sequence[WorkerRecord | QueuedRun]) -> Counter[Lane]:
     """Count the runs in each lane that no worker takes."""
     return Counter(
         Lane(queue=each.queue, place=each.place, tenant=each.tenant, protocol=each.protocol)

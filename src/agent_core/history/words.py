@@ -95,6 +95,9 @@ _MEANINGS: Mapping[EventType, Meaning] = {
     EventType.RUN_CANCELLED: _IMPLIED,
     EventType.RUN_FAILED: _IMPLIED,
     EventType.RUN_QUEUED: Meaning(later="waited for its turn", silence="waiting for its turn"),
+    EventType.RUN_TAKEN_OVER: Meaning(
+        now="another process continues the run", later="another process continued the run"
+    ),
     EventType.SESSION_MOVED: Meaning(later="the session moved to another folder"),
     EventType.STOP_HOOK_PREVENTED: Meaning(is_in_story=True),  # its node follows
     EventType.TOOL_TIMEOUT: _IMPLIED,  # a tool_failed follows

@@ -64,6 +64,12 @@ def test_a_tool_whose_summary_is_its_name_is_named_once() -> None:
     assert screen.getvalue() == "> agent.task_create\n> agent.task_create release\n"
 
 
+def test_a_takeover_is_shown() -> None:
+    view, _, screen = on_screen()
+    view.event(happens(EventType.RUN_TAKEN_OVER, {"takeovers": 1, "reason": "owner_lost"}))
+    assert screen.getvalue() == "another process continues the run\n"
+
+
 def test_a_call_of_a_child_does_not_end_the_call_of_its_parent_with_the_same_id() -> None:
     view, _, screen = on_screen()
 

@@ -15,7 +15,7 @@ READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 READY_DIST := $(VENV)/.ready-dist
 
-.PHONY: demo test test-all matrix lowest dist faults chaos stress soak check format docs reference bench guard performance captures picture conformance clean help
+.PHONY: demo test test-all matrix lowest dist faults chaos stress soak check check-types check-tests format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -118,13 +118,21 @@ stress: $(READY)
 soak: $(READY)
 	$(BIN)/python tests/faults/http_soak.py --minutes $(MINUTES) $(ARGS)
 
+# The type checker takes one processor, and the other checks need less time on another one.
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-tests
+
+check-types:
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# Tests marked `checked`, in these places: architecture, documents, package, suite.
+CHECKED := tests/test_architecture.py tests/corpus/test_everyday.py tests/integration/test_run_path.py \
+	tests/unit/agcore tests/unit/suite tests/unit/testing tests/unit/test_*.py
+check-tests:
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/test_architecture.py
-	$(BIN)/pytest -q -m checked tests/unit/suite tests/unit/test_platforms.py tests/unit/test_error_classes.py tests/integration/test_run_path.py
+	$(BIN)/pytest -q -m checked $(CHECKED)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

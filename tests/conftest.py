@@ -238,8 +238,9 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out sweeps and checks, give tables time, order tests, and refuse names that differ.
 
-    Sweeps need `--whole`; `make check` runs the checks. Names differ where they contain an address
-    in memory, which each process has its own: workers could not share tests with such names.
+    Sweeps need `--whole`; `make check` runs the checks, and so does whoever names their file. Names
+    differ where they contain an address in memory, which each process has its own: workers could
+    not share tests with such names.
     """
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(odd)}")
@@ -251,12 +252,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elsewhere = set[str]() if sweeps.is_whole() else {"checked", "sweep"}
     if "checked" in str(config.getoption("markexpr")):
         elsewhere.discard("checked")
-    left = [each for each in items if not elsewhere.isdisjoint(m.name for m in each.iter_markers())]
+    named = {Path(each.partition("::")[0]).resolve() for each in config.args if ".py" in each}
+    left = [item for item in items if _is_left_out(item, elsewhere, named)]
     if left:
         config.hook.pytest_deselected(items=left)
         kept = set(items) - set(left)
         items[:] = [item for item in items if item in kept]
     order.spread(items)
+
+
+def _is_left_out(item: pytest.Item, elsewhere: set[str], named: set[Path]) -> bool:
+    marks = {mark.name for mark in item.iter_markers()} & elsewhere
+    return bool(marks) and (marks != {"checked"} or item.path not in named)
 
 
 def pytest_report_header() -> str:

@@ -13,6 +13,8 @@ import pytest
 
 from tables import together
 
+pytestmark = pytest.mark.checked
+
 SOURCES = Path(__file__).parents[1] / "src"
 ENGINE = SOURCES / "agent_core"
 MODULES = sorted(SOURCES.rglob("*.py"))

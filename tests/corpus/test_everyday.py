@@ -6,6 +6,8 @@ import pytest
 
 from corpus.everyday import PAGE, Line, outcomes, page_of
 
+pytestmark = pytest.mark.checked
+
 Outcomes = list[tuple[str, list[tuple[Line, list[str], str]]]]
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from sweeps import kept
 
+pytestmark = pytest.mark.checked
+
 SCRIPT = Path(__file__).parents[2] / "bench" / "run_path.py"
 MOST_MODULES = 79
 """Three of them look for instructions and memories, in place where that takes no time.
@@ -52,7 +54,6 @@ FOR_OTHERS = (
 """Modules of what is off by default, or that few programs ask for."""
 
 
-@pytest.mark.checked
 @pytest.mark.parametrize(
     ("options", "most"),
     kept(
@@ -82,7 +83,6 @@ def test_a_run_of_two_turns_enters_few_functions_and_few_frames(
     )
 
 
-@pytest.mark.checked
 def test_a_run_loads_nothing_of_what_it_does_not_use() -> None:
     program = f"""
 import runpy, sys

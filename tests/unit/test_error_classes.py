@@ -9,6 +9,8 @@ import pytest
 from agent_core import AgentCoreError, ArgumentError, ConfigError, ErrorCode
 from agent_core.errors import reworded
 
+pytestmark = pytest.mark.checked
+
 SOURCES = Path(__file__).parents[2] / "src"
 
 
@@ -33,7 +35,6 @@ def names_an_option(call: ast.Call) -> bool:
     )
 
 
-@pytest.mark.checked
 @pytest.mark.parametrize("package", ["agent_core", "agcore"])
 def test_a_wrong_argument_is_an_argument_error(package: str) -> None:
     wrong = [

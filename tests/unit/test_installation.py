@@ -27,7 +27,7 @@ ACP = shlex.quote(OF_ACP)
 Installed = Callable[[Any], str]
 Environment = tuple[Path, Path]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.checked, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

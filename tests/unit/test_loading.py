@@ -11,6 +11,8 @@ import pytest
 
 from agent_core.loading import without_collection
 
+pytestmark = pytest.mark.checked
+
 
 class Knot:
     """Refers to itself, so that only the collector can free it."""

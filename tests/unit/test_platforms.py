@@ -10,6 +10,8 @@ from agent_core.errors import ToolError
 from agent_core.process import Command, Launcher, run
 from tables import together
 
+pytestmark = pytest.mark.checked
+
 # A Python whose standard library has what it has on Windows, as far as our modules ask for it.
 WINDOWS = """
 import os, signal, sys
@@ -79,7 +81,6 @@ def test_pytest_is_not_broken_where_the_plugin_cannot_be_used() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.checked
 @pytest.mark.timeout(90)  # it loads everything
 def test_no_module_needs_what_only_linux_has() -> None:
     done = run_python(MACOS, "")

@@ -16,6 +16,8 @@ from agent_core.types import Frozen
 from isolation import Home
 from tables import together
 
+pytestmark = pytest.mark.checked
+
 STABLE = (
     "AgentRuntime",
     "RunHandle",

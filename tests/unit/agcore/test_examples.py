@@ -10,6 +10,8 @@ import pytest
 from isolation import Home
 from model_server import ModelServer
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples" / "agcore"
 MAX_LINES = 200

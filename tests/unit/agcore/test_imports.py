@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.checked
+
 
 def printed(program: str) -> list[str]:
     done = subprocess.run(  # noqa: S603 - our own interpreter and text

@@ -16,7 +16,7 @@ import pytest
 from lowest_versions import lowest_versions
 from tables import together
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.checked, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src"

@@ -12,10 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_core.cli.arguments import build_parser
 from agent_core.config.models import Config
 from kgent.cli import build_parser as build_kgent_parser
 from tables import together
+
+pytestmark = pytest.mark.checked
 
 ROOT = Path(__file__).parents[3]
 WRITER: Mapping[str, Any] = runpy.run_path(str(ROOT / "docs" / "write_design_documents.py"))

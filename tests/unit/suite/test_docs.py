@@ -19,6 +19,8 @@ from agent_core.config.models import Config, ModelConfig, ModelProfile
 from isolation import Home
 from tables import together
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])
 TABLE_OF_MAP = {

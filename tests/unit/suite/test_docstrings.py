@@ -12,7 +12,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import pytest
+
 from tables import together
+
+pytestmark = pytest.mark.checked
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("agcore", "agent_core", "kgent")

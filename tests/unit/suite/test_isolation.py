@@ -11,6 +11,8 @@ import pytest
 
 from isolation import REAL_HOME, Guard, Home, program_file, redirect_home, run_folder
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 pytest_plugins = ["pytester"]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 FOLDERS = [
     "examples/recipes",
@@ -25,7 +27,6 @@ SHARED = ["examples/tutorials/agcore", "examples/tutorials/sdk"]
 """Folders whose programs import each other."""
 
 
-@pytest.mark.checked
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(find_spec("mypy") is None, reason="pip install mypy runs it")
 @pytest.mark.parametrize(

@@ -5,6 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "recipes" / "README.md"
 PROGRAMS: dict[str, Any] = runpy.run_path(str(ROOT / "bench" / "programs.py"))

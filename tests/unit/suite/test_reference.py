@@ -14,6 +14,8 @@ import pytest
 from agent_core import AgentRuntime, BudgetPool, Pages, RunHandle, Session, Tasks
 from tables import together
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "reference"
 IMPORTED = re.compile(r"(?:Every name is i|^I)mported from `(\S+?)`", re.MULTILINE)
@@ -28,7 +30,6 @@ for name, text in pages().items():
 """
 
 
-@pytest.mark.checked
 @pytest.mark.timeout(60)
 def test_the_reference_is_what_the_source_says(tmp_path: Path) -> None:
     done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter

@@ -10,6 +10,8 @@ import pytest
 import tables
 from tables import together
 
+pytestmark = pytest.mark.checked
+
 
 def failures(test: Callable[[], None]) -> list[list[str]]:
     """Return the notes of each failure of a joined test."""

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs"
 TRANSLATIONS: dict[Path, Path] = {

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 FIRST = sorted(ROOT.glob("*.md"))
 PAGES = sorted([*FIRST, *ROOT.glob("docs/**/*.md")])
@@ -55,7 +57,6 @@ def errors_of(report: dict[str, Any]) -> list[str]:
     ]
 
 
-@pytest.mark.checked
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("pages", "count"),

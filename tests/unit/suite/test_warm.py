@@ -15,6 +15,8 @@ import pytest
 import start_probe
 import warm
 
+pytestmark = pytest.mark.checked
+
 PROBE = [sys.executable, start_probe.__file__]
 
 

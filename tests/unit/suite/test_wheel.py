@@ -14,6 +14,8 @@ import pytest
 
 from agent_core.loading import installed_version
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -11,6 +11,8 @@ import yaml
 from agent_core import AgentRuntime, RunError, tool
 from agent_core.testing import ScriptedProvider, calls, record, replay
 
+pytestmark = pytest.mark.checked
+
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "testing" / "test_shop.py"
 PAGE = (ROOT / "docs" / "testing.md").read_text("utf-8")

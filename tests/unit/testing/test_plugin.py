@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.checked
+
 ANYIO = """import pytest
 
 @pytest.fixture

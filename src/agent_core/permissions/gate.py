@@ -235,7 +235,7 @@ class PermissionGate(Extension):
             call, definition, access, run, hosts=hosts, by_rules=by_rules
         )
 
-    def always_asks(
+    def asks_for_every_call(
         self, definition: ToolDefinition, permission_mode: PermissionMode, *, asks_inside: bool
     ) -> bool:
         """Return whether every call of a tool is a question, whatever its arguments.

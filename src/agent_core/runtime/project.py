@@ -294,7 +294,7 @@ class Project:
         denied = sorted(
             each.name
             for each in offered
-            if self.gate.always_asks(each, mode, asks_inside=asks_inside)
+            if self.gate.asks_for_every_call(each, mode, asks_inside=asks_inside)
         )
         warnings = [_NEVER_CALLED.format(", ".join(denied))] if denied else []
         if options is NO_OPTIONS:

@@ -62,7 +62,7 @@ _QUEUED = "procrastinate_any_queue_v1"
 """The channel on which Procrastinate announces jobs."""
 
 
-class _TakenJob(Struct, eq=False, kw_only=True):
+class _FetchedJob(Struct, eq=False, kw_only=True):
     """A job of this worker, and its run once it is executed.
 
     Attributes:
@@ -120,7 +120,7 @@ class QueueWorker:
         self._tenant = tenant
         self._redactor = redactor
         self._places = config.places or [own_place(config.host_id), SNAPSHOT]
-        self._jobs: dict[asyncio.Task[None], _TakenJob] = {}
+        self._jobs: dict[asyncio.Task[None], _FetchedJob] = {}
         self._wake = asyncio.Event()
         self._must_beat = asyncio.Event()
         self._began_at = utc_now()
@@ -265,7 +265,7 @@ class QueueWorker:
             if is_its and not task.done():
                 mine.is_fetched_again = True
                 return True
-        taken = _TakenJob(job=job)
+        taken = _FetchedJob(job=job)
         task = asyncio.create_task(self._carry_out(taken), name=job.run_id)
         self._jobs[task] = taken
         task.add_done_callback(self._gone)
@@ -280,7 +280,7 @@ class QueueWorker:
         """Return whether the worker takes the runs of a lane."""
         return lane.suits(self._places, self._config.queues, self._tenant)
 
-    async def _carry_out(self, taken: _TakenJob) -> None:
+    async def _carry_out(self, taken: _FetchedJob) -> None:
         """Finish a job: either its run has ended here, or it goes back into the queue."""
         run_id = taken.job.run_id
         try:
@@ -305,7 +305,7 @@ class QueueWorker:
                 self._log_outage(error)
             await asyncio.sleep(self._config.heartbeat_s)
 
-    async def _conduct(self, taken: _TakenJob) -> float | None:
+    async def _conduct(self, taken: _FetchedJob) -> float | None:
         """Execute the run of a job.
 
         Returns:
@@ -368,7 +368,7 @@ class QueueWorker:
         record = await self._store.run(run_id)
         return record, await self._store.session(record.session_id) if record else None
 
-    async def _is_over(self, taken: _TakenJob) -> bool:
+    async def _is_over(self, taken: _FetchedJob) -> bool:
         """Return whether a run has its end in the database, or waits there for an answer."""
         run, run_id = taken.run, taken.job.run_id
         if run is not None and run.status.is_terminal and run.journal.is_stored:
@@ -385,7 +385,7 @@ class QueueWorker:
             raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True)
         return False
 
-    async def _fail(self, taken: _TakenJob, error: Exception) -> float | None:
+    async def _fail(self, taken: _FetchedJob, error: Exception) -> float | None:
         """End a run that cannot be begun here; return the same as `_conduct`.
 
         A failure of the database that another attempt may not meet is left to that attempt.
@@ -452,7 +452,7 @@ class QueueWorker:
             await asyncio.wait([task for task, _ in stuck])
         return not stuck
 
-    async def _leave(self, taken: _TakenJob) -> None:
+    async def _leave(self, taken: _FetchedJob) -> None:
         """Stop the work on a run, so that another worker can continue it."""
         if taken.run is None or taken.services is None:
             return  # `_conduct` looks before it begins

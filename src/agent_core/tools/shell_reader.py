@@ -334,12 +334,12 @@ class _Reader:
         words = self._source[first.start_byte : first.end_byte].split()
         return first.type == "command" and words[:1] == [b"cd"]
 
-    def _problem(self, text: str) -> None:
+    def _add_problem(self, text: str) -> None:
         if text not in self._found.problems:
             self._found.problems.append(text)
 
     def _misread(self, text: str, node: "Node") -> None:
-        self._problem(text)
+        self._add_problem(text)
         self._found.misread.append((node.start_point.row + 1, text))
 
     def _garbled(self, node: "Node") -> None:
@@ -347,7 +347,7 @@ class _Reader:
 
     def _unknown(self, node: "Node") -> None:
         name = node.type.replace("_", " ") if node.is_named else repr(node.type)
-        self._problem(f"the script has a construct that is not looked into: {name}")
+        self._add_problem(f"the script has a construct that is not looked into: {name}")
 
     def _between(self, node: "Node", pattern: re.Pattern[bytes]) -> None:
         """Report a problem if the text between the parts of a node means something to a shell."""
@@ -376,10 +376,10 @@ class _Reader:
             case "variable_assignment":
                 self._assignment(node)
             case kind if kind in _ASSIGNMENTS:
-                self._problem(SETS_A_VARIABLE)
+                self._add_problem(SETS_A_VARIABLE)
                 self._inside(node)
             case "function_definition":
-                self._problem("the script defines a function")
+                self._add_problem("the script defines a function")
                 self._inside(node)
             case "file_redirect":
                 command = SimpleCommand([], node=node)
@@ -399,7 +399,7 @@ class _Reader:
                 self._structure(node)
 
     def _assignment(self, node: "Node") -> None:
-        self._problem(SETS_A_VARIABLE)
+        self._add_problem(SETS_A_VARIABLE)
         value = node.child_by_field_name("value")
         if value is not None:
             self._found.words.append(self._word(value))
@@ -432,7 +432,7 @@ class _Reader:
             elif child.type not in _TOKENS or child.is_missing:
                 self._unknown(child)
             elif child.type in _BASH_ONLY and not self._is_bash:
-                self._problem(f"not all shells read {child.type} alike")
+                self._add_problem(f"not all shells read {child.type} alike")
 
     def _pipeline(self, node: "Node") -> None:
         """Read commands joined by pipes; the output of each is fed to the next."""
@@ -445,7 +445,7 @@ class _Reader:
                 if not is_plain:
                     self._unknown(child)
                 elif child.type in _BASH_ONLY and not self._is_bash:
-                    self._problem(f"not all shells read {child.type} alike")
+                    self._add_problem(f"not all shells read {child.type} alike")
                 is_known &= is_plain and child.type == "|"
                 self._feed = self._add_feed(feed) if is_known else 0
                 continue
@@ -509,7 +509,7 @@ class _Reader:
                 case "variable":
                     name = text_of(child)
                     if not _LOOP_VARIABLE.fullmatch(name) or name in self._env_names:
-                        self._problem(f"the script sets the variable {name}")
+                        self._add_problem(f"the script sets the variable {name}")
                 case "value":
                     word = self._word(child)
                     values += self._numbers(word) or [word]
@@ -633,7 +633,7 @@ class _Reader:
                 self._heredoc(node, command)
             case "herestring_redirect":
                 if not self._is_bash:
-                    self._problem("not all shells read <<< alike")
+                    self._add_problem("not all shells read <<< alike")
                 for child in node.children:
                     if child.is_named:
                         self._found.inputs.append(self._word(child).text)
@@ -665,9 +665,9 @@ class _Reader:
         is_value = operator == "<" and target.is_one and bool(target.values)
         is_value &= not any(word.printed for word in target.values)
         if not (target.is_known or is_value) or not target.text:
-            self._problem("a redirection has a target that is known only when it runs")
+            self._add_problem("a redirection has a target that is known only when it runs")
         if operator in {"&>", "&>>", ">&"} and not self._is_bash:
-            self._problem(f"not all shells read {operator} alike")
+            self._add_problem(f"not all shells read {operator} alike")
         match operator:
             case "<":
                 command.reads += target.values if is_value else [target]
@@ -688,7 +688,7 @@ class _Reader:
                 self._redirect(child, command)
         word = _HEREDOC.fullmatch(text_of(start)) if start and "<<" in parts else None
         if start is None or end is None or word is None or len(rest) > 1:
-            self._problem(_STRANGE_HEREDOC)
+            self._add_problem(_STRANGE_HEREDOC)
             return
         # The body begins behind the line, and ends with the first line that is the word.
         line_end = max(start.end_byte, *(child.end_byte for child in rest), 0)
@@ -703,10 +703,10 @@ class _Reader:
         )
         is_whole = text_of(end) == word[2] and lines[-1] == b"" and word[2].encode() not in lines
         if not is_plain or not is_whole or self._source[end.end_byte : end.end_byte + 1].strip():
-            self._problem(_STRANGE_HEREDOC)
+            self._add_problem(_STRANGE_HEREDOC)
         text = b"\n".join(lines).decode(errors="replace")
         if not word[1] and re.search(r"[$`\\]", text):
-            self._problem("the script has expansions in a here-document")
+            self._add_problem("the script has expansions in a here-document")
             self._inside(body or end)
         self._found.inputs.append(text)
 
@@ -769,7 +769,7 @@ class _Reader:
         """A word outside of quotes."""
         bare = _ESCAPED.sub("", text)
         if _BRACES.search(bare):
-            self._problem("the script has braces that a shell expands")
+            self._add_problem("the script has braces that a shell expands")
         is_glob = _GLOB.search(bare) is not None
         has_home = _TILDE.search(text) is not None
         if is_glob:
@@ -792,7 +792,7 @@ class _Reader:
     def _ansi(self, text: str) -> Word:
         """`$'…'`: bash reads escapes in it, other shells a dollar and a string."""
         if not _ANSI.fullmatch(text) or not self._is_bash:
-            self._problem("not all shells read $'…' alike")
+            self._add_problem("not all shells read $'…' alike")
         return Word(_ESCAPE.sub(_read_escape, text[2:-1]), is_known="\\" not in text)
 
     def _string(self, node: "Node") -> Word:
@@ -837,7 +837,7 @@ class _Reader:
             text_of(child) for child in node.children if child.type in {"word", "number"}
         )
         if len(words) > 1 and _BRACES.search(_ESCAPED.sub("", bare)):
-            self._problem("the script has braces that a shell expands")
+            self._add_problem("the script has braces that a shell expands")
         if not words:
             self._unknown(node)
         has_home = len(words) > 1 and text_of(node).startswith("~")

@@ -219,9 +219,9 @@ class _Reader:
             if not found.starts:
                 self._note_words(self._entered)
             if len(found.folders) > 1 or self._repeats:
-                self._problem("it changes the folder more than once")
+                self._add_problem("it changes the folder more than once")
             if self._has_relative or not all(map(os.path.isabs, self._search_path())):
-                self._problem("it names a program or a target by a path from a changed folder")
+                self._add_problem("it names a program or a target by a path from a changed folder")
         return found
 
     def _starts(self) -> tuple[Path, ...]:
@@ -233,7 +233,7 @@ class _Reader:
         # Each but the first is read as if it were entered from the first.
         return tuple(folders) if is_known and len(folders) <= _MOST_STARTS else ()
 
-    def _problem(self, text: str) -> None:
+    def _add_problem(self, text: str) -> None:
         if text not in self._found.problems:
             self._found.problems.append(text)
 
@@ -246,7 +246,7 @@ class _Reader:
             depth: how many others it is in.
         """
         while words and _ASSIGNMENT.match(words[0].text):
-            self._problem("it sets a variable")
+            self._add_problem("it sets a variable")
             self._note_words(words[:1])
             words = words[1:]
         if not words:
@@ -262,23 +262,23 @@ class _Reader:
             return
         self._seen.add(key)
         if depth > _MAX_DEPTH or len(self._found.views) >= _MAX_VIEWS:
-            self._problem("it runs more than is looked at")
+            self._add_problem("it runs more than is looked at")
             return
         name = words[0].text
         if not words[0].is_known:
             self._note_words(words)
-            self._problem(f"which program it runs is known only then: {name}")
+            self._add_problem(f"which program it runs is known only then: {name}")
             self._add(words, None)
             self._guess(words, depth=depth, language=language)
         elif language == "bash" and name == "time":
             if (file := self._resolve(name)) is not None and not self._is_trusted(name, file):
-                self._problem("a file of the project could be run as time")
+                self._add_problem("a file of the project could be run as time")
             self._wrapper(name, words[1:], language=language, depth=depth)
         elif language and name in SHELL_COMMANDS:
             self._builtin(words, language=language, depth=depth)
         else:
             if language and is_reserved(name):
-                self._problem(f"{name} belongs to the language of the shell")
+                self._add_problem(f"{name} belongs to the language of the shell")
             self._program(words, depth=depth)
 
     def _program(self, words: Sequence[Word], *, depth: int) -> None:
@@ -291,7 +291,7 @@ class _Reader:
         if "/" in name and not name.startswith("/"):
             self._has_relative = True
         if depth and "/" not in name and self._is_shadowed(name):
-            self._problem(f"a file of the project could be run as {name}")
+            self._add_problem(f"a file of the project could be run as {name}")
         if kind is None:
             self._add(words, program)
             return
@@ -305,16 +305,16 @@ class _Reader:
             self._add(words, program)
             self._guess(words[1:], depth=depth)
         elif kind in AS_ANOTHER_USER:
-            self._problem(f"{kind} runs it as another user")
+            self._add_problem(f"{kind} runs it as another user")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
         elif kind in OTHER_SHELLS or OTHER_SHELLS.intersection(names):
             if any(word.text.startswith(("-", "+")) for word in words[1:]):
-                self._problem(f"scripts of {kind} are not looked into")
+                self._add_problem(f"scripts of {kind} are not looked into")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
         elif not self._is_trusted(name, program, is_found_by_shell=depth > 0):
-            self._problem(f"{name} is not known to be the {kind} of the system")
+            self._add_problem(f"{name} is not known to be the {kind} of the system")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
         elif kind in SHELLS:
@@ -331,18 +331,18 @@ class _Reader:
         options, inner = parsed or ({}, [])
         count = len(words) - len(inner)
         if parsed is None or not all(word.is_known for word in words[:count]):
-            self._problem(f"it gives {kind} an option that is not known")
+            self._add_problem(f"it gives {kind} an option that is not known")
             self._guess(words, depth=depth)
             return
         self._note_words(words[:count])
         words = words[count:]
         while kind == "env" and words and (words[0].text == "-" or "=" in words[0].text):
-            self._problem("it changes the environment")
+            self._add_problem("it changes the environment")
             self._note_words(words[:1])
             words = words[1:]
         if kind == "timeout" and words:
             if not words[0].is_known or not _DURATION.fullmatch(words[0].text):
-                self._problem("it gives timeout a time that cannot be read")
+                self._add_problem("it gives timeout a time that cannot be read")
             words = words[1:]
         if kind == "xargs":
             replaced = options.get("-I")
@@ -363,14 +363,14 @@ class _Reader:
     def _find(self, words: Sequence[Word], *, depth: int) -> None:
         """Read the commands that `find` runs for the files it finds."""
         if not all(word.is_known for word in words):
-            self._problem("it gives find words that are known only when it runs")
+            self._add_problem("it gives find words that are known only when it runs")
         inner: list[Word] | None = None
         for word in words:
             if inner is None:
                 if word.text in FIND_ACTIONS:
                     inner = []
                     if "dir" in word.text:
-                        self._problem("find runs a program in other folders")
+                        self._add_problem("find runs a program in other folders")
             elif word.text == ";" or (word.text == "+" and inner and inner[-1].text == "{}"):
                 self._is_in_find = True  # it opens the files that find reaches
                 found = structs.replace(_ADDED, printed=FOUND_BY_FIND, is_one=True)
@@ -381,7 +381,7 @@ class _Reader:
             else:
                 inner.append(word)
         if inner is not None:
-            self._problem("a command of find has no end")
+            self._add_problem("a command of find has no end")
             self._guess(inner, depth=depth)
 
     def _shell(
@@ -397,32 +397,32 @@ class _Reader:
             if word in _SHELL_LONG and not has_script:
                 continue
             if not words[position - 1].is_known or not _SHELL_FLAGS.fullmatch(word):
-                self._problem("it gives the shell an option that is not known")
+                self._add_problem("it gives the shell an option that is not known")
                 self._add(words, program)
                 self._guess(words[1:], depth=depth)
                 return
             has_script |= "c" in word
             if "l" in word and self._is_writable(Path(self._env.get("HOME", os.sep))):
-                self._problem("the shell would read a file of the project")
+                self._add_problem("the shell would read a file of the project")
             if word.endswith("o"):
                 setting = words[position].text if position < len(words) else ""
                 if setting not in _SHELL_SETTINGS:
-                    self._problem("it gives the shell an option that is not known")
+                    self._add_problem("it gives the shell an option that is not known")
                 position += 1
         if not has_script or position >= len(words):
             self._add(words, program)
             return
         if any(map(_SHELL_ENVIRONMENT.fullmatch, self._env)):
-            self._problem("the environment changes what a shell does")
+            self._add_problem("the environment changes what a shell does")
         if not words[position].is_known:
-            self._problem("the script of a shell is known only when it runs")
+            self._add_problem("the script of a shell is known only when it runs")
             self._note_words([words[position]])
         self._note_words(words[position + 1 :])
         self._script(words[position].text, language=language, depth=depth)
 
     def _script(self, text: str, *, language: str, depth: int) -> None:
         if depth >= _MAX_DEPTH or self._count_of_scripts >= _MAX_SCRIPTS:
-            self._problem("it runs more than is looked at")
+            self._add_problem("it runs more than is looked at")
             return
         key = (language, len(self._found.folders), text)
         if key in self._seen:
@@ -433,7 +433,7 @@ class _Reader:
         self._enters_first |= script.enters_first and depth == 0
         self._is_chain |= script.is_chain and depth == 0
         for problem in script.problems:
-            self._problem(problem)
+            self._add_problem(problem)
         if any(problem != SETS_A_VARIABLE for problem in script.problems):
             self._note_words([Word(text)])
         self._repeats |= script.repeats
@@ -452,7 +452,7 @@ class _Reader:
             self._note_words([Word(text_in)])
             shells = (view for view in self._found.views if self._is_shell(view))
             if next(shells, None) is not None:
-                self._problem("a shell runs what it reads")
+                self._add_problem("a shell runs what it reads")
                 self._script(text_in, language=language, depth=depth + 1)
 
     def _redirect(self, reads: Sequence[Word], writes: Sequence[str], before: int) -> None:
@@ -460,7 +460,7 @@ class _Reader:
         views = self._found.views
         if len(views) == before:
             if len(views) >= _MAX_VIEWS:
-                self._problem("it runs more than is looked at")
+                self._add_problem("it runs more than is looked at")
                 return
             views.append(CommandView((), None))
         view = views[before]
@@ -473,7 +473,7 @@ class _Reader:
     def _read_by_redirections(self, words: Sequence[Word]) -> Sequence[str]:
         expanded = self._expander.expand(words, words)
         if expanded.is_given or not expanded.is_sure:
-            self._problem("a redirection has a target that is known only when it runs")
+            self._add_problem("a redirection has a target that is known only when it runs")
         self._expander.expanded |= dict.fromkeys(expanded.matched)
         return [text for text in expanded.texts if "\0" not in text]
 
@@ -499,7 +499,7 @@ class _Reader:
             case "eval" | "trap" if all(word.is_known for word in rest):
                 texts = [word.text for word in rest]
                 if texts and texts[0].startswith("-") and texts[0] != "-":
-                    self._problem(f"it gives {name} an option that is not known")
+                    self._add_problem(f"it gives {name} an option that is not known")
                 self._repeats |= name == "trap"
                 script = " ".join(texts) if name == "eval" else "".join(texts[:1])
                 if script != "-":
@@ -510,7 +510,7 @@ class _Reader:
                 if not is_plain and name == "cd":
                     self._enters_unknown = name
                 if not is_plain:
-                    self._problem(f"it gives {name} words that may change what the shell does")
+                    self._add_problem(f"it gives {name} words that may change what the shell does")
                 is_followed = self._enters_first or (self._is_chain and is_plain)
                 if name == "cd" and is_followed and len(self._found.views) < _MAX_VIEWS:
                     # They count as folders.
@@ -520,13 +520,13 @@ class _Reader:
                     return
                 self._add(words, self._resolve(name) or name)
             case "read" if self._command.reads_line:
-                self._problem(READS_A_LINE)
+                self._add_problem(READS_A_LINE)
                 self._found.sure[len(self._found.views)] = ()
                 self._found.views.append(CommandView(tuple(w.text for w in words), name))
             case _:
                 if name in {"pushd", "popd"}:
                     self._enters_unknown = name
-                self._problem(f"{name} changes what the shell does")
+                self._add_problem(f"{name} changes what the shell does")
                 self._add(words, self._resolve(name) or name)
                 self._guess(rest, depth=depth, language=language)
 
@@ -702,7 +702,7 @@ class _Reader:
             return None
         program = os.path.realpath(file)
         if self._is_writable_link(file, program) and not is_python_of_environment(file, program):
-            self._problem(f"{name} is a link that tools can change")
+            self._add_problem(f"{name} is a link that tools can change")
         return program
 
     def _is_writable_link(self, file: str, program: str) -> bool:

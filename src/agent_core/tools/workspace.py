@@ -547,7 +547,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         )
 
 
-def code_tool(
+def define_code_tool(
     name: str,
     arguments: type[Arguments],
     prepare: Prepare,

@@ -217,7 +217,7 @@ class QueueWorker:
         logger.info(what, self.worker_id, places, queues, self._config.concurrency, of)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._unregister)
-            for loop in (self._keep_alive(), self._sweep(), self._listen()):
+            for loop in (self._keep_alive(), self._sweep_lost_runs(), self._listen()):
                 stack.push_async_callback(stop_task, asyncio.create_task(loop))
             taking = asyncio.create_task(self._take_runs())
             draining = asyncio.create_task(self._draining.wait())
@@ -487,7 +487,7 @@ class QueueWorker:
             self._is_away = False
             logger.info("the database answers again")
 
-    async def _sweep(self) -> None:
+    async def _sweep_lost_runs(self) -> None:
         """Clean up after dead processes; this may wait for a locked session."""
         while True:
             try:

@@ -313,7 +313,7 @@ class RunQueue:
         for job_id in await self._writer.submit(lambda c: _find_left(c, is_dead, lease_s)):
             with skip_unreadable(f"job {job_id}"):  # a transaction each
                 swept += await self._writer.submit(
-                    lambda c, one=job_id: _sweep(c, one, is_dead, lease_s)
+                    lambda c, one=job_id: _sweep_job(c, one, is_dead, lease_s)
                 )
         return swept
 
@@ -371,7 +371,7 @@ def _is_left(row: FoundRow, is_dead: OwnerIsDead, now: datetime, lease_s: float)
     return is_silent if starter is None else is_dead(starter, is_silent)
 
 
-def _sweep(connection: Connection, job_id: int, is_dead: OwnerIsDead, lease_s: float) -> bool:
+def _sweep_job(connection: Connection, job_id: int, is_dead: OwnerIsDead, lease_s: float) -> bool:
     """Put an abandoned job back, or end its run; False if it is no longer abandoned."""
     row = connection.execute(_LOCK_LEFT, (job_id,)).fetchone()
     if row is None or not _is_left(row, is_dead, read_clock(connection), lease_s):

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from threading import Lock
 from types import ModuleType
 
 from agent_core.loading import require_platform
@@ -49,12 +50,15 @@ def _load_when_used(name: str, load: Callable[[], object], **known: object) -> N
     def find(wanted: str) -> object:
         if wanted.startswith("__"):  # an import asks for `__path__`
             raise AttributeError(wanted)
-        if sys.modules[name] is empty:
-            del sys.modules[name]
+        with first:
+            is_first = sys.modules.get(name) is empty
+            if is_first:
+                del sys.modules[name]
+        if is_first:
             load()
-        return getattr(sys.modules[name], wanted)
+        return getattr(import_module(name), wanted)  # waits while another thread loads it
 
-    empty = ModuleType(name)
+    empty, first = ModuleType(name), Lock()
     vars(empty).update(known, __getattr__=find)
     sys.modules[name] = empty
 

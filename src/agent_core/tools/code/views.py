@@ -186,7 +186,10 @@ class _Reader:
         self._entered: list[Word] = []
         self._is_in_find = False
         self._expander = Expander(
-            cwd, self._found.folders, report=self._problem, is_of_table=self._is_program_of_table
+            cwd,
+            self._found.folders,
+            report=self._add_problem,
+            is_of_table=self._is_program_of_table,
         )
         self._command = SimpleCommand([])
         self._cuts_feed = False

@@ -303,7 +303,7 @@ def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> Non
 def test_an_export_without_a_name_is_a_file_of_its_kind_outside_the_project(
     home: Home, project: Path
 ) -> None:
-    kinds = {"": "html", " --markdown": "md", " --jsonl": "jsonl", " --fixture": "yaml"}
+    kinds = {"": "html", " markdown": "md", " --jsonl": "jsonl", " fixture": "yaml"}
     with ModelServer.in_thread(["Answered."]) as server:
         written = re.compile(rf"wrote\s[\s\S]*{READY}")
         keys = [

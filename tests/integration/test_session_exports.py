@@ -142,6 +142,15 @@ def test_exports_go_to_files_of_the_user_and_replace_none(
     nameless = soong(home, project, "export", "--markdown")
     assert (nameless.returncode, nameless.stdout) == (2, "")
     assert "the id of a session" in nameless.stderr
+    by_ending = soong(home, project, "export", "18ab", str(tmp_path / "story.md"))
+    assert by_ending.stderr.startswith("wrote ")
+    assert (tmp_path / "story.md").read_text("utf-8") == swapped.stdout
+    for words in (["18ab"], ["18ab", "story.txt"]):
+        formless = soong(home, project, "export", *words)
+        assert formless.returncode == 2
+        assert "add --html, --markdown" in formless.stderr
+    two = soong(home, project, "export", "18ab", "b.html", "--html", "a.html")
+    assert "two files are named: a.html and b.html" in two.stderr
     nowhere = soong(home, project, "export", "18ab", "--jsonl", str(tmp_path / "no" / "x.jsonl"))
     assert nowhere.returncode == 2
     assert "no such folder" in nowhere.stderr

@@ -120,6 +120,7 @@ class Options(argparse.Namespace):
     run: str | None = None
     last: int | None = None
     full: bool = False
+    file: str | None = None
     html: str | None = None
     markdown: str | None = None
     jsonl: str | None = None

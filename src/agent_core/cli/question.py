@@ -163,7 +163,7 @@ def help_lines(
     for choice in choices:
         meaning = _HELP.get(choice.key)
         if choice.key in covers:
-            meaning = f"allow it, and until the session ends: {covers[choice.key]}"
+            meaning = f"allow it, and while this program runs: {covers[choice.key]}"
         lines += [f"  {choice.key}  {meaning}"] if meaning else []
     keys = "Escape and Ctrl-C end" if may_cancel else "Ctrl-C ends"
     numbers = "1, 2, 3 are y, a, n" if is_remembered(request) else "1, 3 are y, n"

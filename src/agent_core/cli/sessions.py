@@ -63,9 +63,9 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
             case "delete":
                 return await _delete(runtime, options, terminal)
             case "export":
-                from agent_core.cli.export.write import take_misplaced_id  # noqa: PLC0415 - here only
+                from agent_core.cli.export.write import read_target  # noqa: PLC0415 - here only
 
-                take_misplaced_id(options)
+                read_target(options)
             case _:
                 pass
         session_id = await resolve_session(runtime, options.id)

@@ -380,8 +380,8 @@ async def test_the_help_has_everything_else(screen: Screen) -> None:
         "environment: TOKEN",
         "agent: sub reviewer, agent_1, child of run run_0",
         "its task: Look.",
-        "a  allow it, and until the session ends: ls *",
-        "r  allow it, and until the session ends: every command that only reads",
+        "a  allow it, and while this program runs: ls *",
+        "r  allow it, and while this program runs: every command that only reads",
     ):
         assert fact not in before
         assert fact in told

@@ -297,8 +297,12 @@ async def _tree(chat: Chat, words: Sequence[str]) -> None:
 
 async def _export(chat: Chat, words: Sequence[str]) -> None:
     if len(words) == 1 and words[0][:1] != "-":
-        kinds = (kind for kind, each in _EXPORTS.items() if words[0].endswith(each.ending))
-        words = [next(kinds, "--html"), *words]
+        word = words[0].lower()
+        endings = (kind for kind, each in _EXPORTS.items() if word.endswith(each.ending))
+        if (named := f"--{'markdown' if word == 'md' else word}") in _EXPORTS:
+            words = [named]
+        else:
+            words = [next(endings, "--html"), *words]
     kind = words[0] if words else "--html"
     export = _EXPORTS.get(kind)
     if len(words) < 2 and export is not None and await chat.require_session():

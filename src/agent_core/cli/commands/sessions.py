@@ -101,20 +101,22 @@ Exit codes: 0 summarised; 1 failed; 2 wrong usage or configuration.
 """
 _EXPORT_USAGE = """\
 soong-agent sessions export [-h] [--path <dir-or-file>] [--force]
-           id (--html | --markdown | --jsonl | --fixture) [<file>]"""
+           id [--html | --markdown | --jsonl | --fixture] [<file>]"""
 _EXPORT = """\
 examples:
-  soong-agent sessions export 18ea7dc4 --html story.html
+  soong-agent sessions export 18ea7dc4 story.html
   soong-agent sessions export 18ea7dc4 --markdown > story.md
   soong-agent sessions export 18ea7dc4 --jsonl -
   soong-agent sessions export 18ea7dc4 --fixture tests/recordings/story.yaml
 
-Without a file, or with -, the export goes to standard output. An existing file
-is only replaced with --force. Secrets are redacted. The page needs no network
-and no JavaScript; soong-agent schema session describes the lines of --jsonl; a
-fixture has the format of agent_core.testing.record, for tests without a model.
-Exit codes: 0 written; 2 no such session, an ambiguous id, a file that cannot be
-written, or wrong usage.
+The ending of the file names the format, unless an option does: .html, .md,
+.jsonl or .yaml (a fixture). With an option and without a file, or with -, the
+export goes to standard output. An existing file is only replaced with --force.
+Secrets are redacted. The page needs no network and no JavaScript; soong-agent
+schema session describes the lines of --jsonl; a fixture has the format of
+agent_core.testing.record, for tests without a model.
+Exit codes: 0 written; 2 no such session, an ambiguous id, a file that cannot
+be written, or wrong usage.
 """
 _FORK = """\
 examples:
@@ -179,6 +181,7 @@ def add_parser(commands: Commands) -> None:
     for action in (show, tree, rename, compact, fork):
         action.add_argument("id", help="the session's id, or its beginning")
     export.add_argument("id", nargs="?", default="", help="the session's id, or its beginning")
+    export.add_argument("file", nargs="?", help="the file, whose ending names the format")
     rename.add_argument("words", nargs="+", metavar="title", help="the new title")
     delete = add_command(actions, "delete", "delete sessions permanently", epilog=_DELETE)
     _add_deletion(delete)
@@ -211,7 +214,7 @@ def _add_deletion(delete: Parser) -> None:
 
 
 def _add_formats(export: Parser) -> None:
-    formats = export.add_mutually_exclusive_group(required=True)
+    formats = export.add_mutually_exclusive_group()
     for name, what in _FORMATS.items():
         formats.add_argument(f"--{name}", nargs="?", const="-", metavar="<file>", help=what)
     export.add_argument("--force", action="store_true", help="replace an existing file")

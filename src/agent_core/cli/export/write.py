@@ -23,12 +23,44 @@ from agent_core.types import DamagedRow
 _STDOUT = "-"
 
 
-def take_misplaced_id(options: Options) -> None:
-    """Read `export --html ID`, with the id in the place of the file."""
-    for name in ("html", "markdown", "jsonl", "fixture"):
-        if not options.id and getattr(options, name) not in {None, _STDOUT}:
-            options.id = getattr(options, name)
-            setattr(options, name, _STDOUT)
+_FORMATS = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".jsonl": "jsonl",
+    ".yaml": "fixture",
+    ".yml": "fixture",
+}
+"""Formats by the ending of the file."""
+
+
+def read_target(options: Options) -> None:
+    """Find the session, the format and the file in the words of `sessions export`.
+
+    In `export --html ID` the id stands in the place of the file.
+
+    Raises:
+        AgentCoreError: `validation_error`: no format is named, or two files are.
+    """
+    chosen = [name for name in _FORMATS.values() if getattr(options, name) is not None]
+    if chosen:
+        name, file = chosen[0], getattr(options, chosen[0])
+        if not options.id and file != _STDOUT:
+            options.id, file = file, _STDOUT
+        if options.file is not None and file != _STDOUT:
+            both = visible(f"{file} and {options.file}", one_line=True)
+            raise validation_error(f"two files are named: {both}")
+        setattr(options, name, options.file or file)
+        return
+    ending = Path(options.file or "").suffix.lower()
+    if ending not in _FORMATS:
+        cure = "add --html, --markdown, --jsonl or --fixture, or name a file such as story.html"
+        fault = "no format is named"
+        if options.file:
+            fault = f"the ending of {visible(options.file, one_line=True)} names no format"
+        raise validation_error(f"{fault}: {cure}")
+    setattr(options, _FORMATS[ending], options.file)
 
 
 async def export_session(

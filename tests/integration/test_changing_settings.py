@@ -421,12 +421,38 @@ def test_the_commands_say_what_they_did(home: Home, project: Path) -> None:
         ("permissions add allow -- git log *", 0, "the command git log", "there already"),
         ("permissions add deny -- git log *", 2, "", "config.toml:5 has a rule for exactly these"),
         ("permissions add allow", 2, "", "a command after --, or add --tool, --path"),
+        ("permissions remove config.toml#2", 1, "", "there is no rule 'config.toml#2'"),
+        ("permissions remove config.toml#1", 0, "the command git log", "removed from config.toml"),
+        ("permissions list", 0, "", "no rules"),
     ):
         done = command(home, project, *words.split())
         assert done.returncode == code, (words, done.stderr)
         assert out in done.stdout, words
         assert err in done.stderr, words
     assert stat.S_IMODE((home.path / "config.toml").stat().st_mode) == 0o600
+
+
+@together("number", [1, 2, 3])
+@together(("name", "head"), [("config.toml", CONFIG), ("rules.toml", "# mine\n")])
+def test_a_rule_is_removed_and_the_others_and_all_comments_stay(
+    home: Home, project: Path, name: str, head: str, number: int
+) -> None:
+    words = ["one", "two", "three"]
+    rule = '# of {0}\n[[permissions.rules]]\ndecision = "allow"\ncommand = ["{0}"]\n\n'
+    parts = [rule.format(word) for word in words]
+    for other in ("config.toml", "rules.toml"):
+        home.write(other, CONFIG if other == "config.toml" else "")
+    home.write(name, "".join([head, "\n", *parts]))
+    done = command(home, project, "permissions", "remove", f"{name}#{number}")
+    assert done.returncode == 0, done.stderr
+    assert f"the command {words[number - 1]}" in done.stdout
+    after = (home.path / name).read_text("utf-8")
+    del parts[number - 1]
+    assert tomllib.loads(after) == tomllib.loads("".join([head, *parts]))
+    assert after.startswith(head)
+    assert [line for line in after.splitlines() if line.startswith("# of")] == [
+        f"# of {word}" for word in words
+    ]
 
 
 TYPED = [
@@ -480,6 +506,7 @@ def test_keys_are_completed(home: Home, project: Path) -> None:
             ["python3", "-m", "agent_core.cli", "config", "unset", "permissions.rules"],
             ["env", "A=b", "soong-agent", "approvals", "answer", "req_1", "allow"],
             ["soong-agent", "mcp", "add", "x", "--", "evil"],
+            ["soong-agent", "permissions", "remove", "config.toml#1"],
         ],
         keep=2,
     ),

@@ -22,6 +22,7 @@ from agent_core.config.models import Config, expand_home
 from agent_core.config.paths import Setup
 from agent_core.config.positions import dotted_key, find_line, find_lines, leaves
 from agent_core.config.problems import lacks_only_a_model, read_text
+from agent_core.config.removal import remove_table
 from agent_core.config.section import Section
 from agent_core.disk.folders import make_private
 from agent_core.disk.replacing import replace_file, writing_alone
@@ -178,6 +179,25 @@ class ConfigFile:
         key = f"{done.key}[{done.after.index(dict(rule))}]"
         line = find_lines(read_text(self.path) or "").get(key)
         return structs.replace(done, key=key, line=line)
+
+    def remove_rule(self, number: int) -> Change:
+        """Remove a permission rule.
+
+        Args:
+            number: its place among the rules of the file, from 1.
+
+        Raises:
+            ConfigError: the file cannot be used; nothing was written.
+            OSError: the file cannot be written, and is unchanged.
+        """
+        path = ("permissions", "rules")
+
+        def change(document: "TOMLDocument", table: Table) -> Sequence[str]:
+            remove_table(document, *path, number - 1)
+            del cast("list[Any]", _get(table, path))[number - 1]
+            return ()
+
+        return self._change(path, change)
 
     def create(self, text: str) -> None:
         """Write the first configuration.

@@ -24,6 +24,7 @@ from agent_core.config.positions import find_line, find_lines
 from agent_core.config.problems import Problem, problems_of, read_text
 from agent_core.config.rules import PermissionRule
 from agent_core.errors import ConfigError, validation_error
+from agent_core.permissions.saved_rules import RULES_NAME, remove_rule
 from agent_core.runtime.permission_rules import load_rules, rule_context
 from agent_core.text import Clean, listed, quoted, visible
 from agent_core.text.json_text import JsonObject
@@ -38,8 +39,14 @@ _IN_MEMORY = (
 
 
 def manage_permissions(options: Options) -> int:
-    """Explain a call, list, or forget, and return the exit code."""
-    act = {"add": _add, "explain": _explain, "list": _list, "forget": _forget}[options.action]
+    """Explain a call, show or change rules, or forget answers, and return the exit code."""
+    act = {
+        "add": _add,
+        "explain": _explain,
+        "forget": _forget,
+        "list": _list,
+        "remove": _remove,
+    }[options.action]
     return run_on_terminal(options, options.path, partial(act, options), asks_model=False)
 
 
@@ -190,6 +197,23 @@ def _add(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> in
     said = "added" if done.before != done.after else "there already"
     terminal.text(f"{visible(clean(describe_rule(typed)), one_line=True)}\n")
     terminal.line(f"{said}: {done.key}, {CONFIG_NAME}:{done.line}", Style.DIM)
+    return COMPLETED
+
+
+def _remove(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    rules = {rule.name: rule.table for rule in load_rules(setup, PathPolicy.of(setup)).rules}
+    if options.id not in rules:
+        message = f"there is no rule {quoted(options.id)}; soong-agent permissions list names them"
+        terminal.line(visible(f"error: {message}", one_line=True), Style.BAD)
+        return FAILED
+    file, _, number = options.id.partition("#")
+    if file == RULES_NAME:
+        remove_rule(setup.home, int(number))
+    else:
+        redactor = build_terminal_redactor(os.environ, setup)
+        ConfigFile(setup.home, redactor, check_rules).remove_rule(int(number))
+    terminal.text(f"{visible(clean(describe_rule(rules[options.id])), one_line=True)}\n")
+    terminal.line(f"removed from {file}", Style.DIM)
     return COMPLETED
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from agent_core.config.positions import problem_of
 from agent_core.config.problems import problems_of, read_text, unusable, with_lines
+from agent_core.config.removal import remove_table
 from agent_core.config.rules import PermissionRule, Rules
 from agent_core.config.section import Section
 from agent_core.disk.replacing import replace_file, writing_alone
@@ -73,6 +74,32 @@ def parse_rules(text: str) -> list[PermissionRule]:
         return _File.model_validate(table).permissions.rules
     except ValidationError as error:
         raise ValueError("; ".join(with_lines(problems_of(error, _File), text))) from None
+
+
+def remove_rule(home: Path, number: int) -> None:
+    """Remove a rule from the file; the rest stays as it is, comments included.
+
+    Args:
+        home: where the file is.
+        number: the place of the rule among those of the file, from 1.
+
+    Raises:
+        ConfigError: the file cannot be used as it is.
+        OSError: it cannot be written.
+    """
+    from tomlkit import parse  # noqa: PLC0415 - slow to import, and used here only
+
+    path = home / RULES_NAME
+    with writing_alone(home / LOCK_NAME):
+        rules = read_rules(path)
+        del rules[number - 1]
+        document = parse(read_text(path) or "")
+        remove_table(document, "permissions", "rules", number - 1)
+        after = document.as_string()
+        if parse_rules(after) != rules or path.is_symlink():
+            message = "a rule cannot be removed without touching the others: edit the file"
+            raise unusable(path, "rules", message)
+        replace_file(path, after.encode(), home=home)
 
 
 class SavedRules:

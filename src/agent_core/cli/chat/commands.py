@@ -456,7 +456,7 @@ async def _permissions(chat: Chat, words: Sequence[str]) -> None:
         show_grants(grants, chat.terminal, chat.clean, session_id=chat.session_id or "")
         return
     code = await _execute(chat, ["permissions", *words])
-    if words[0] == "add" and code == COMPLETED:
+    if words[0] in {"add", "remove"} and code == COMPLETED:
         chat.say(_NEXT_START, Style.DIM)
 
 
@@ -678,7 +678,7 @@ def completion_values(chat: Chat) -> Mapping[str, Values]:
         "redo": fixed(("--force", "replace what others have changed")),
         "memory": fixed(("list", ""), ("show", ""), ("forget", "")),
         "mcp": fixed(("list", ""), ("test", ""), ("login", ""), ("logout", "")),
-        "permissions": fixed(("list", ""), ("explain", ""), ("forget", "")),
+        "permissions": fixed(("list", ""), ("explain", ""), ("remove", ""), ("forget", "")),
         "sessions": fixed(
             *((name, "") for name in ("list", "show", "tree", "search", "rename", "delete"))
         ),

@@ -35,7 +35,7 @@ GROUPS = {
     },
     "settings": {
         "config": "show and change the settings",
-        "permissions": "show and add rules, show remembered answers",
+        "permissions": "show and change rules, show remembered answers",
         "agents": "show the kinds of agents",
         "skills": "show the skills",
         "mcp": "add, list and test MCP servers, and log in to them",

@@ -18,8 +18,16 @@ examples:
   soong-agent permissions forget grant_18ea7dc4
   soong-agent permissions forget tidy
 
-To remove a rule, edit its file. Exit codes: 0 removed; 1 no such answer;
-2 wrong usage or configuration.
+Exit codes: 0 removed; 1 no such answer; 2 wrong usage or configuration.
+"""
+_REMOVE = """\
+examples:
+  soong-agent permissions remove config.toml#2
+  soong-agent permissions remove rules.toml#1
+
+The list names the rules, and numbers them by their places in their files: after
+a removal, those behind it have other numbers. Comments stay.
+Exit codes: 0 removed; 1 no such rule; 2 wrong usage or configuration.
 """
 _EXPLAIN = """\
 examples:
@@ -106,5 +114,7 @@ def add_parser(commands: Commands) -> None:
         actions, "forget", "remove a stored answer, or all of a session", epilog=_FORGET
     )
     forget.add_argument("id", help="the id of an answer or a session")
-    for action in (explain, listing, forget):
+    remove = add_command(actions, "remove", "remove a rule from its file", epilog=_REMOVE)
+    remove.add_argument("id", metavar="rule", help="the name of a rule, such as config.toml#2")
+    for action in (explain, listing, forget, remove):
         add_path(action)

@@ -621,7 +621,7 @@ def _find_named_places(
 _OWN_PROGRAM = r"(?:.*/)?soong-agent|agent_core(?:\.cli(?:\.__main__)?)?"
 _CHANGES = {
     "config": ("set", "unset"),
-    "permissions": ("add", "forget"),
+    "permissions": ("add", "remove", "forget"),
     "mcp": ("add", "add-json", "remove", "login"),
     "approvals": ("answer",),
 }

@@ -309,6 +309,7 @@ _STORY = {
     "a message was sent meanwhile, and taken back": "期间发来一条消息，后又撤回",
     "sent meanwhile, and not delivered": "期间发来，尚未送达",
     "another agent continued": "由另一个智能体继续",
+    "another process continued the run": "由另一个进程继续",
     "the conversation was summarised": "对话已摘要",
     "summarising the conversation": "正在摘要对话",
     "a guard replaced content": "守卫替换了内容",

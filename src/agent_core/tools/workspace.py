@@ -547,7 +547,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         )
 
 
-def define_code_tool(
+def code_tool(
     name: str,
     arguments: type[Arguments],
     prepare: Prepare,

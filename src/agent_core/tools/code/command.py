@@ -30,7 +30,7 @@ from agent_core.tools.workspace import (
     PathPolicy,
     ResolvedPath,
     Workspace,
-    define_code_tool,
+    code_tool,
     keep_output,
     show_denial,
     show_disabled,
@@ -136,7 +136,7 @@ def run_command(workspace: Workspace) -> Tool:
     async def prepare(arguments: RunCommand, context: ToolContext) -> Action:
         return await asyncio.to_thread(_prepare, workspace, arguments, context)
 
-    return define_code_tool(
+    return code_tool(
         "run_command",
         arguments,
         prepare,

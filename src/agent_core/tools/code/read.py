@@ -19,13 +19,7 @@ from agent_core.tools.base import Action, Tool, ToolAnswer, ToolContext, ToolRet
 from agent_core.tools.files import Version, disk_errors, open_below, open_file, version_of
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, Encoding, encoding_of
-from agent_core.tools.workspace import (
-    ARTIFACT,
-    ResolvedPath,
-    Workspace,
-    define_code_tool,
-    path_to_read,
-)
+from agent_core.tools.workspace import ARTIFACT, ResolvedPath, Workspace, code_tool, path_to_read
 from agent_core.types import Access
 
 MAX_LINE_BYTES = 4096
@@ -73,7 +67,7 @@ def read_file(workspace: Workspace) -> Tool:
 
         return Action(workspace.look(place, summary=summary, line=arguments.start_line), read)
 
-    return define_code_tool("read_file", ReadFile, prepare, kind="read", keeps_own_limits=True)
+    return code_tool("read_file", ReadFile, prepare, kind="read", keeps_own_limits=True)
 
 
 def _read_page(
@@ -295,7 +289,7 @@ def list_dir(workspace: Workspace) -> Tool:
             run=lambda: asyncio.to_thread(_list, workspace, place, arguments, context),
         )
 
-    return define_code_tool("list_dir", ListDir, prepare, kind="search")
+    return code_tool("list_dir", ListDir, prepare, kind="search")
 
 
 def _list(

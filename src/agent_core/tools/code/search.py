@@ -23,7 +23,7 @@ from agent_core.text.wildcards import Glob
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
 from agent_core.tools.schema import Arguments
-from agent_core.tools.workspace import ResolvedPath, Workspace, define_code_tool
+from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
 
 if TYPE_CHECKING:
     from agent_core.process import Child
@@ -78,7 +78,7 @@ def search(workspace: Workspace) -> Tool:
             run=partial(_search, workspace, place, arguments, glob),
         )
 
-    return define_code_tool("search", Search, prepare, kind="search")
+    return code_tool("search", Search, prepare, kind="search")
 
 
 async def _search(

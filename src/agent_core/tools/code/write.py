@@ -24,7 +24,7 @@ from agent_core.tools.files import (
 from agent_core.tools.patch import Patch, TextEdit, apply_edits, unified_diff
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, DecodedText, Encoding
-from agent_core.tools.workspace import ResolvedPath, Workspace, define_code_tool
+from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
 from agent_core.types import ToolPermission
 
 _PLAN_NAME = r"[a-z0-9_-]{1,80}\.md"
@@ -57,9 +57,7 @@ def write_file(workspace: Workspace) -> Tool:
     async def prepare(arguments: WriteFile, context: ToolContext) -> Action:
         return await asyncio.to_thread(_prepare_write, workspace, arguments, context)
 
-    return define_code_tool(
-        "write_file", WriteFile, prepare, kind="edit", permission=ToolPermission.WRITE
-    )
+    return code_tool("write_file", WriteFile, prepare, kind="edit", permission=ToolPermission.WRITE)
 
 
 def edit_file(workspace: Workspace) -> Tool:
@@ -71,9 +69,7 @@ def edit_file(workspace: Workspace) -> Tool:
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$"})
         return await asyncio.to_thread(_prepare_edit, workspace, arguments, context)
 
-    return define_code_tool(
-        "edit_file", EditFile, prepare, kind="edit", permission=ToolPermission.WRITE
-    )
+    return code_tool("edit_file", EditFile, prepare, kind="edit", permission=ToolPermission.WRITE)
 
 
 def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolContext) -> Action:

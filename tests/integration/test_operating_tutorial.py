@@ -151,7 +151,7 @@ def test_the_blocks_of_the_page_do_what_it_says(
         assert "There is one file." in page.do()
 
         page.do()
-        for name in ("pgpass", "agents.dump", "home.tgz"):
+        for name in ("auth", "pgpass", "agents.dump", "home.tgz"):
             assert (page.terminals.folder / name).stat().st_mode & 0o777 == 0o600
         for terminal in list(page.open):
             page.end(terminal)

@@ -75,7 +75,7 @@ examples:
   soong-agent mcp add git -- uvx mcp-server-git --repository /src/shop
   soong-agent mcp add search --env BRAVE_API_KEY -- npx -y brave-search-mcp
   soong-agent mcp add notion https://mcp.notion.com/mcp
-  soong-agent mcp add docs https://docs.example/mcp --header "X-Key: $KEY"
+  soong-agent mcp add docs https://docs.example/mcp --bearer-token-env-var TOKEN
   soong-agent mcp add - < snippet.json
 
 Writes a server to mcp.json; the other servers there stay as they are. Options

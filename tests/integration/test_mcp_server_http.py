@@ -199,7 +199,7 @@ async def test_a_token_of_the_user_is_not_printed(home: Home, project: Path) -> 
     ("options", "said"),
     [
         (["--token-env", "NOT_SET"], "NOT_SET holds no token"),
-        (["--token-file", "/no/such/file"], "/no/such/file"),
+        (["--token-file", "/no/such/file"], "/no/such/file cannot be read"),
         (["--host", "0.0.0.0"], "--token-env or --token-file"),  # noqa: S104 - refused
     ],
 )

@@ -119,7 +119,7 @@ def _has_ipv6() -> bool:
         (("--project", "no-such-folder"), "no-such-folder"),
         (("--tls-cert", "cert.pem"), "--tls-key"),
         (("--tls-cert", "empty", "--tls-key", "empty"), "certificate"),
-        (("--tls-cert", "no-such", "--tls-key", "no-such"), "certificate"),
+        (("--tls-cert", "no-such", "--tls-key", "empty"), "certificate no-such cannot be read: No"),
         (("--port", "65536"), "65536"),
         (("--host", ""), "--host"),
         (("--no-such-option",), "--no-such-option"),
@@ -311,17 +311,23 @@ async def test_a_browser_signs_in_with_the_link_and_then_with_the_token(
             await page.until("window.refused && refused.effectiveDirective === 'form-action'")
 
 
-def test_a_server_for_others_warns_of_what_can_be_read_or_guessed(
+def test_a_server_warns_of_what_others_can_read_or_guess(
     ready: Home, project: Path, certified: None
 ) -> None:
     tls = ("--tls-cert", "cert.pem", "--tls-key", "key.pem")
     said: list[int] = []
-    for options, env in (((), {"CONSOLE_TOKEN": "short"}), ((), {}), (tls, {})):
-        with serving(ready, project, *OFF_LOOPBACK, *TOKEN_OPTION, *options, env=env) as console:
+    short = {"CONSOLE_TOKEN": "short"}
+    for options, env in (
+        (OFF_LOOPBACK, short),
+        (OFF_LOOPBACK, {}),
+        ((*OFF_LOOPBACK, *tls), {}),
+        ((), short),
+    ):
+        with serving(ready, project, *TOKEN_OPTION, *options, env=env) as console:
             code, out, err = console.end()
             assert (code, out) == (0, "")
             said.append(err.count("warning: "))
-    assert said == [2, 1, 0]
+    assert said == [2, 1, 0, 1]
 
 
 async def test_a_home_that_cannot_be_written_is_shown(ready: Home, project: Path) -> None:

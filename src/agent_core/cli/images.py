@@ -4,7 +4,7 @@ from pathlib import Path
 
 from agent_core.artifacts.images import UnusableImageError, encode_base64, require_whole
 from agent_core.errors import validation_error
-from agent_core.opening import open_binary
+from agent_core.opening import read_text_file
 from agent_core.text import visible
 from agent_core.types import ImageBlock
 
@@ -19,10 +19,7 @@ def read_image(path: str) -> ImageBlock:
         AgentCoreError: `validation_error`: it cannot be read, or is nothing that models are shown.
     """
     try:
-        if not Path(path).is_file():  # a pipe would be waited for
-            raise UnusableImageError("it is not a file, or does not exist")
-        with open_binary(path) as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_text_file(Path(path), MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise UnusableImageError(f"it has more than {MAX_FILE_BYTES} bytes")
         return ImageBlock(mime_type=require_whole(content), data=encode_base64(content))

@@ -10,6 +10,7 @@ from agent_core.opening import read_text_file
 
 _LONGEST = 4096
 _BACKLOG = 2_048
+_SHORT = 16
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -68,6 +69,16 @@ def require_token(host: str) -> ValueError:
     """Return the error for a server without a token that others can reach."""
     cure = "name one with --token-env or --token-file"
     return ValueError(f"{host} can be reached by others, so it needs a token; {cure}")
+
+
+def say_short(token: str) -> str | None:
+    """Return the warning about a token that can be guessed; None for a longer one.
+
+    It matters on loopback as well, where every user and program of the machine can try tokens.
+    """
+    if len(token) >= _SHORT:
+        return None
+    return f"warning: a token of fewer than {_SHORT} characters can be guessed"
 
 
 def is_loopback(address: str) -> bool:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.layout import shown_error
-from agent_core.cli.listening import is_loopback, listen, read_token, require_token
+from agent_core.cli.listening import is_loopback, listen, read_token, require_token, say_short
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, open_runtime, show_warnings
 from agent_core.cli.signals import catch_signals
@@ -42,7 +42,6 @@ _NO_PROVIDER = "none"
 _NO_MODEL = f"{_NO_PROVIDER}:none"
 """The model of a server without a configured one, at which only runs of another one start."""
 
-_SHORT = 16
 _KEY_FILE, _KEY_BYTES = "console.key", 32
 
 
@@ -144,8 +143,11 @@ def _listen(options: Options, setup: Setup, folders: list[Path], token: str | No
         if token is None and not is_local:
             raise require_token(host)
         cert, key = options.tls_cert, options.tls_key
-        if not is_local:
-            _warn(token or "", is_tls=cert is not None)
+        if not is_local and cert is None:
+            what = "anything sent to this server, including the token, can be read on the way"
+            _say(f"warning: {what}; use --tls-cert, or a reverse proxy with TLS")
+        if token is not None and (warning := say_short(token)):
+            _say(warning)
         start = Start(
             folders=folders,
             open_runtime=partial(_open_runtime, options.read_only),
@@ -158,14 +160,6 @@ def _listen(options: Options, setup: Setup, folders: list[Path], token: str | No
             is_read_only=options.read_only,
         )
         return asyncio.run(_serve(start, listening))
-
-
-def _warn(token: str, *, is_tls: bool) -> None:
-    if not is_tls:
-        what = "anything sent to this server, including the token, can be read on the way"
-        _say(f"warning: {what}; use --tls-cert, or a reverse proxy with TLS")
-    if len(token) < _SHORT:
-        _say(f"warning: a token of fewer than {_SHORT} characters can be guessed")
 
 
 async def _serve(start: "Start", listening: socket.socket) -> int:

@@ -24,8 +24,8 @@ def read_output_schema(path: str) -> JsonObject:
         schema = read_json_file(file, _WHAT)
     except ValueError as error:  # a name that no file can have
         raise unusable(file, _WHAT, str(error)) from None
-    if schema is None:
-        raise unusable(file, _WHAT, "it does not exist, or holds null")
+    if schema is None and not file.exists():
+        raise unusable(file, _WHAT, "it does not exist")
     if not isinstance(schema, dict):
         raise unusable(file, _WHAT, "a JSON Schema is an object here")
     try:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from agent_core.api import AgentRuntime
 from agent_core.http.serving import Server, Tls, raise_file_limit
+from agent_core.opening import open_binary
 from agent_core.serve.access import Names, ServerAccess
 from agent_core.serve.application import build
 from agent_core.serve.origins import local_hosts
@@ -127,9 +128,21 @@ def _names(start: Start, port: int, scheme: str) -> Names:
 def _server(application: ASGIApp, tls: Tls | None) -> Server:
     try:
         return make_server(application, tls)
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+    except ssl.SSLError as error:
+        reason = error.strerror or str(error)
         raise ValueError(f"the certificate or its key cannot be used: {reason}") from None
+    except OSError as error:
+        raise ValueError(f"{_unreadable(tls)} cannot be read: {error.strerror}") from None
+
+
+def _unreadable(tls: Tls | None) -> str:
+    """Name the file that cannot be opened, which an error about a certificate leaves out."""
+    for what, file in (("certificate", tls.certificate), ("key", tls.key)) if tls else ():
+        try:
+            open_binary(file).close()
+        except OSError:
+            return f"the {what} {file}"
+    return "the certificate or its key"
 
 
 def _user() -> str:

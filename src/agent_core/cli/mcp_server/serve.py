@@ -18,7 +18,7 @@ from msgspec import Struct
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.json_lines import Lines, private_streams
 from agent_core.cli.layout import shown_error
-from agent_core.cli.listening import listen, read_token, require_token
+from agent_core.cli.listening import listen, read_token, require_token, say_short
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
 from agent_core.cli.signals import catch_signals
@@ -89,6 +89,8 @@ def _prepare(options: Options) -> _Start:
         return _Start(setup, folders, redactor)
     token, is_made = _token(options)
     redactor.learn({"mcp_serve_token": token})
+    if warning := say_short(token):
+        _say(warning)
     return _Start(setup, folders, redactor, token, is_made)
 
 

@@ -28,6 +28,8 @@ def test_a_database_is_made_and_checked(
 ) -> None:
     home.write_config('[model]\nprovider = "ollama"\nname = "x"\n[store]\nurl_env = "THERE"\n')
     file, there = f"sqlite:{tmp_path}/x.sqlite", {"THERE": empty_database_url}
+    made = store(home, "migrate", f"sqlite:{tmp_path}/y.sqlite").stdout
+    assert f"now has tables of version {MIGRATIONS[-1].version}" in made
     for words in ([file], []):
         before = store(home, "check", *words, "--json", **there)
         assert before.returncode == 0, before.stderr

@@ -79,8 +79,8 @@ def _migrate(address: StoreAddress, options: Options, terminal: Terminal) -> int
     elif before == now:
         terminal.record(f"{address.name} is up to date, at version {now}")
     else:
-        came = f"from version {before} to {now}" if before else f"with version {now}"
-        terminal.record(f"{address.name} was {'brought' if before else 'made'} {came}")
+        done = f"was brought from version {before} to" if before else "now has tables of version"
+        terminal.record(f"{address.name} {done} {now}")
     return COMPLETED
 
 

@@ -194,7 +194,7 @@ class Notices:
             except Exception as error:  # noqa: BLE001 - it is tried again, and readers poll meanwhile
                 # The message may quote the address of the database.
                 if pause == _FIRST_RETRY_S:  # once per outage
-                    what = "the connection for notices is lost and opened again (%s)"
+                    what = "there is no connection for notices, which is tried again (%s)"
                     logger.warning(what, type(error).__name__)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
             pause = min(pause * 2, _LAST_RETRY_S)

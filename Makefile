@@ -15,11 +15,12 @@ READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 READY_DIST := $(VENV)/.ready-dist
 
-.PHONY: demo test test-all matrix lowest dist faults chaos stress soak check check-types check-tests format docs reference bench guard performance captures picture conformance clean help
+.PHONY: demo test test-long test-all matrix lowest dist faults chaos stress soak check check-types check-tests format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
 	@echo "make test    the test suite; ARGS='-k journal -x' goes to pytest"
+	@echo "make test-long   the tests that take longest, beside those of make test"
 	@echo "make test-all   with every combination and every point of the fault suite"
 	@echo "make matrix  a part of the suite on each Python found; PYTHONS='python3.12 /a/python', TESTS=tests"
 	@echo "make lowest  the same part with the lowest versions that pyproject.toml declares"
@@ -78,6 +79,9 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal --reruns 1 --max-suite-rer
 
 test: $(READY)
 	$(BIN)/pytest $(PARALLEL) $(ARGS)
+
+test-long: $(READY)
+	$(BIN)/pytest $(PARALLEL) --long $(ARGS)
 
 test-all: $(READY)
 	$(BIN)/pytest $(PARALLEL) --whole $(ARGS)

@@ -107,6 +107,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="try every combination and every point of the fault suite, not a sample",
     )
     parser.addoption(
+        "--long",
+        action="store_true",
+        help="run only the tests that are marked long",
+    )
+    parser.addoption(
         "--apart",
         action="store_true",
         help="make a test of each case of a table that one test goes through",
@@ -206,7 +211,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LIFE] = hold_session(run_folder())
     compile_sources()
     if getattr(config.option, "tx", None):  # workers will be started
-        chosen = [f"--{name}" for name in ("whole", "apart") if config.getoption(name)]
+        chosen = [f"--{name}" for name in ("whole", "long", "apart") if config.getoption(name)]
         warm.begin_workers([*config.args, *chosen])
 
 
@@ -236,11 +241,12 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out sweeps and checks, give tables time, order tests, and refuse names that differ.
+    """Leave out what runs elsewhere, give tables time, order tests, and refuse names that differ.
 
-    Sweeps need `--whole`; `make check` runs the checks, and so does whoever names their file. Names
-    differ where they contain an address in memory, which each process has its own: workers could
-    not share tests with such names.
+    `--whole` adds sweeps, `make check` runs the checks, and `--long` runs the long tests. Whoever
+    names a file, or a word with `-k`, gets the long tests too, and those that are checks there.
+    Names differ where they contain an address in memory, which each process has its own: workers
+    could not share tests with such names.
     """
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(odd)}")
@@ -249,11 +255,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             given = item.get_closest_marker("timeout")
             limit_s = given.args[0] if given else float(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(limit_s + 3 * count), append=False)
-    elsewhere = set[str]() if sweeps.is_whole() else {"checked", "sweep"}
-    if "checked" in str(config.getoption("markexpr")):
-        elsewhere.discard("checked")
     named = {Path(each.partition("::")[0]).resolve() for each in config.args if ".py" in each}
-    left = [item for item in items if _is_left_out(item, elsewhere, named)]
+    left = [item for item in items if not _is_chosen(item, config, named)]
     if left:
         config.hook.pytest_deselected(items=left)
         kept = set(items) - set(left)
@@ -261,9 +264,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order.spread(items)
 
 
-def _is_left_out(item: pytest.Item, elsewhere: set[str], named: set[Path]) -> bool:
-    marks = {mark.name for mark in item.iter_markers()} & elsewhere
-    return bool(marks) and (marks != {"checked"} or item.path not in named)
+def _is_chosen(item: pytest.Item, config: pytest.Config, named: set[Path]) -> bool:
+    marks = {mark.name for mark in item.iter_markers()} & {"checked", "long", "sweep"}
+    if config.getoption("long") and "long" not in marks:
+        return False
+    if not sweeps.is_whole() and "sweep" in marks:
+        return False
+    if sweeps.is_whole() or item.path in named:
+        return True
+    if "checked" in marks:
+        return "checked" in str(config.getoption("markexpr"))
+    return "long" not in marks or bool(config.getoption("long") or config.option.keyword)
 
 
 def pytest_report_header() -> str:

@@ -80,6 +80,7 @@ async def test_any_process_reads_what_was_put(
     assert [record.size_bytes for record in records] == [3, 9, 4, 0]
 
 
+@pytest.mark.long
 async def test_secrets_are_kept_nowhere(artifacts: ArtifactStore) -> None:
     filler = b"x" * ((1 << 20) - 10) + b" "
     record = await put(artifacts, filler + SECRET.encode() + b" " + filler)
@@ -148,6 +149,7 @@ async def test_a_row_names_the_blob_and_a_deleted_one_leaves_none(
     assert found == (0,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("open_artifacts", ["blobs"], indirect=True)
 async def test_a_large_artifact_is_never_in_memory_while_it_is_put(
     artifacts: ArtifactStore, tmp_path: Path

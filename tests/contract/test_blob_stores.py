@@ -66,6 +66,7 @@ def content_of(blobs: BlobStore, digest: str) -> bytes:
     return b"".join(blobs.pieces(digest))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 9 << 20])
 def test_a_content_comes_back_as_it_was(blobs: BlobStore, size: int) -> None:
     content = os.urandom(size)

@@ -104,6 +104,7 @@ BATCHES: dict[str, Callable[[], Batch]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BATCHES)
 async def test_a_batch_that_was_stored_without_an_answer_is_not_stored_twice(
     store: PostgresSessionStore, proxy: Proxy, database_url: str, name: str
@@ -221,6 +222,7 @@ async def test_a_connection_that_the_server_ends_is_replaced(
         assert len(await store.events_after("run_1", 0)) == number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill", [False, True], ids=["restarted", "killed"])
 async def test_no_acknowledged_event_is_lost_when_the_server_goes_away(
     postgres_server: Server, kill: bool
@@ -251,6 +253,7 @@ async def test_no_acknowledged_event_is_lost_when_the_server_goes_away(
         assert [event.seq for event in stored] == list(range(1, len(stored) + 1))
 
 
+@pytest.mark.long
 async def test_a_server_that_stays_away_is_said_so_and_found_again(postgres_server: Server) -> None:
     url = postgres_server.url()
     async with PostgresSessionStore.open(url, patience=0.3) as store:
@@ -277,6 +280,7 @@ def assert_says_nothing_of(error: BaseException, url: str) -> None:
         shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
 
 
+@pytest.mark.long
 async def test_opening_leaves_nothing_in_the_log_of_the_server(
     shared_postgres: Server, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +314,7 @@ SAID = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", LIMITS)
 async def test_what_keeps_a_connection_from_being_made_is_told(
     shared_postgres: Server, database_url: str, limit: str
@@ -438,6 +443,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", FAULTS)
 async def test_what_a_server_refuses_is_explained_and_leaves_nothing_half_done(
     store: PostgresSessionStore, database_url: str, code: str
@@ -486,6 +492,7 @@ async def test_an_administrator_ends_a_write_that_waits_but_no_timeout_of_the_da
         assert (await store.append(a_batch(an_event()))).seq == 1
 
 
+@pytest.mark.long
 async def test_a_deadlock_is_tried_again(database_url: str) -> None:
     """Two stores give titles to the same sessions in opposite orders, again and again."""
     async with (

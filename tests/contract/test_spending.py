@@ -194,6 +194,7 @@ def shown(row: CostSummary) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", sampled(range(4), 2))
 async def test_sums_are_what_the_records_add_up_to(store: SessionStore, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - no secret
@@ -222,6 +223,7 @@ async def test_sums_are_what_the_records_add_up_to(store: SessionStore, seed: in
                 assert few == rows[:2], (by, since, project)
 
 
+@pytest.mark.long
 async def test_sums_follow_what_is_changed_and_deleted(store: SessionStore) -> None:
     chance = random.Random(7)  # noqa: S311 - no secret
     await fill(store, chance)
@@ -237,6 +239,7 @@ async def test_sums_follow_what_is_changed_and_deleted(store: SessionStore) -> N
         assert {row.key: shown(row) for row in rows} == summed(by, all_spent), by
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "usage",
     [
@@ -259,6 +262,7 @@ async def test_no_figure_keeps_a_run_from_being_stored_or_sums_from_being_read(
         assert sum(row.runs for row in rows) == 3
 
 
+@pytest.mark.long
 async def test_a_tenant_sums_its_own_spending(database_url: str) -> None:
     chance = random.Random(3)  # noqa: S311 - no secret
     for tenant in ("acme", "other"):

@@ -189,6 +189,7 @@ async def test_a_session_that_nobody_has_used_since_is_claimed_again_as_it_is_kn
     await session.append(a_batch(a_node("n2", "n1"), run_id="run_3", owner="me"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "use", ["claim", "claim and release", "undo", "note", "hold", "delete", "role", "folder"]
 )
@@ -974,6 +975,7 @@ async def test_questions_are_found_by_the_metadata_of_the_users_run(session: Ses
     assert await found(deep={"a": [True, None]}) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keeps_run", [True, False])
 async def test_a_run_whose_question_lasts_waits_when_its_owner_dies(
     session: SessionStore, *, keeps_run: bool
@@ -1066,6 +1068,7 @@ async def test_a_path_leads_from_the_root_past_every_sibling(session: SessionSto
         assert unknown.value.code is ErrorCode.NODE_NOT_FOUND
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("after", "rest"),
     [
@@ -1084,6 +1087,7 @@ async def test_the_end_of_a_path_can_be_read_alone(
     assert [node.node_id for node in await session.path("leaf", after=after)] == rest
 
 
+@pytest.mark.long
 async def test_a_path_may_be_thousands_of_nodes_deep(session: SessionStore) -> None:
     names = [f"n{i}" for i in range(3000)]
     nodes = [a_node(name, names[i - 1] if i else None) for i, name in enumerate(names)]
@@ -1785,6 +1789,7 @@ async def test_a_session_is_given_back_though_another_run_of_it_is_queued(
     assert (await taken(in_queue, "you", "run_2")).session.owner == "you"
 
 
+@pytest.mark.long
 async def test_a_run_of_a_dead_owner_goes_on_and_the_dead_cannot_write(
     in_queue: SessionStore,
 ) -> None:
@@ -1865,6 +1870,7 @@ async def test_a_run_that_no_process_executes_is_cancelled_without_one(
     assert (await in_queue.open_run(an_opening(run_id="run_2", owner="you"))).lost == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["queued", "dead", "waiting"])
 async def test_a_run_is_cancelled_wherever_it_rests(in_queue: SessionStore, how: str) -> None:
     is_dead = owners_are_dead if how == "dead" else owners_live
@@ -1894,6 +1900,7 @@ async def test_a_run_that_is_to_be_cancelled_ends_with_its_hand_over(
     assert (run.status, session.owner) == (RunStatus.CANCELLED, None)
 
 
+@pytest.mark.long
 async def test_of_a_cancellation_and_a_worker_that_takes_the_run_one_wins(
     store: SessionStore,
 ) -> None:
@@ -1982,6 +1989,7 @@ async def test_a_lost_run_has_cost_what_its_events_say(
     assert total is None or total.usage == run.usage
 
 
+@pytest.mark.long
 @STORIES
 @pytest.mark.parametrize("is_dead", [True, False], ids=["taken over", "handed over"])
 async def test_a_run_that_goes_on_elsewhere_has_cost_what_its_events_say(
@@ -2126,6 +2134,7 @@ async def test_grants_and_questions_are_listed_as_they_were_added(session: Sessi
 ODD_TEXTS = {"a NUL": "a\0b", "half a character": "a\ud800b", "an escape": "a\\u0000\\x00b"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ODD_TEXTS)
 async def test_odd_text_in_json_reads_back_as_it_was(store: SessionStore, name: str) -> None:
     odd = ODD_TEXTS[name]
@@ -2282,6 +2291,7 @@ async def _text_of_folder(store: SessionStore, odd: str) -> list[str | None]:
     return [opened.session.cwd]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "write"),
     paired(

@@ -58,6 +58,7 @@ def database(tmp_path: Path) -> Path:
     return tmp_path / "sessions.sqlite"
 
 
+@pytest.mark.long
 async def test_whatever_moment_a_process_is_killed_in_what_it_was_promised_is_there(
     database: Path,
 ) -> None:
@@ -96,6 +97,7 @@ async def test_whatever_moment_a_process_is_killed_in_what_it_was_promised_is_th
             assert opened.position.seq == len(history.events) + 1
 
 
+@pytest.mark.long
 async def test_a_process_killed_while_it_makes_the_database_leaves_nothing_half_made(
     tmp_path: Path,
 ) -> None:
@@ -115,6 +117,7 @@ async def test_a_process_killed_while_it_makes_the_database_leaves_nothing_half_
         assert is_sound(database)
 
 
+@pytest.mark.long
 async def test_several_processes_write_to_one_file(database: Path) -> None:
     writers = [start("append_some", database, f"s{i}") for i in range(3)]
     for writer in writers:
@@ -128,6 +131,7 @@ async def test_several_processes_write_to_one_file(database: Path) -> None:
     assert is_sound(database)
 
 
+@pytest.mark.long
 def test_twenty_processes_open_a_fresh_database_at_once(database: Path) -> None:
     assert output_of("open_at_once", database, "20") == [str([0] * 20)]
     assert is_sound(database)
@@ -157,6 +161,7 @@ async def test_two_event_loops_of_one_process_share_a_file(database: Path) -> No
         assert len(await store.path("s1_49")) == len(await store.path("s2_49")) == 50
 
 
+@pytest.mark.long
 async def test_a_write_waits_for_another_process_without_holding_up_the_event_loop(
     database: Path,
 ) -> None:
@@ -195,6 +200,7 @@ async def test_what_comes_behind_a_write_that_waits_keeps_its_place(database: Pa
         assert store.append(storing.step("s1", 6)).done()
 
 
+@pytest.mark.long
 async def test_the_log_is_begun_anew_while_thousands_of_small_writes_go_on(database: Path) -> None:
     log = database.with_name(database.name + "-wal")
     longest = 0
@@ -254,6 +260,7 @@ def test_without_file_descriptors_the_error_is_clear_and_passes(database: Path) 
     assert goes_on == "True"
 
 
+@pytest.mark.long
 async def test_a_long_reader_holds_nobody_up(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"))

@@ -99,6 +99,7 @@ def kill(call: str, at: int) -> bool:
     return ended.is_killed
 
 
+@pytest.mark.long
 @pytest.mark.faults("questions: a run without a fault")
 def test_a_run_that_asks_three_times_ends_whole(tally: Tally) -> None:
     place = a_place("asking-whole")
@@ -111,6 +112,7 @@ def test_a_run_that_asks_three_times_ends_whole(tally: Tally) -> None:
     tally.verdict()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("strace")
 @pytest.mark.faults("kill: a question, its answer and its effect")
 def test_a_question_killed_at_any_write_of_the_database_is_asked_and_acted_on_once(
@@ -120,12 +122,14 @@ def test_a_question_killed_at_any_write_of_the_database_is_asked_and_acted_on_on
     assert tally.sweep(points, partial(kill, "pwrite64")), "no run was killed"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("strace")
 @pytest.mark.faults("kill: effects of answered questions")
 def test_an_answered_call_killed_at_any_write_is_not_made_twice(tally: Tally, depth: Depth) -> None:
     assert tally.sweep(depth.points(2), partial(kill, "write")), "no run was killed"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("strace")
 @pytest.mark.faults("failed writes: questions")
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "from then on"])

@@ -59,6 +59,7 @@ async def forgets(handle: RunHandle) -> None:
 CONSUMERS = [reads_all, sleeps, never_comes, leaves, forgets]
 
 
+@pytest.mark.long
 @pytest.mark.faults("back-pressure")
 async def test_text_is_exact_and_memory_bounded_whatever_the_consumer_does(
     home: Home, project: Path, tally: Tally, size: Depth

@@ -182,6 +182,7 @@ def sweep(
 WAYS = pytest.mark.parametrize("way", ["run", "caller", "runtime"])
 
 
+@pytest.mark.long
 @WAYS
 @pytest.mark.faults("cancel at every step: a session")
 def test_a_run_interrupted_at_any_step_ends_once_and_its_session_goes_on(
@@ -190,6 +191,7 @@ def test_a_run_interrupted_at_any_step_ends_once_and_its_session_goes_on(
     sweep(tally, depth, {"go": SCRIPT}, "normal", way, 1)
 
 
+@pytest.mark.long
 @WAYS
 @pytest.mark.faults("cancel at every step: an orchestrator")
 def test_an_orchestrator_interrupted_at_any_step_ends_with_all_its_workers(

@@ -45,6 +45,7 @@ def clock(library: str, place: Place, *jumps: str) -> dict[str, str]:
 JUMPS = [("+0", "+10d", "-10d"), ("+10d", "+0"), ("-10d", "+10d"), ("+0", "-10d")]
 
 
+@pytest.mark.long
 @pytest.mark.faults("clock jumps")
 def test_a_run_whose_clock_jumps_is_an_ordinary_run(
     tally: Tally, depth: Depth, library: str
@@ -67,6 +68,7 @@ def test_a_run_whose_clock_jumps_is_an_ordinary_run(
     tally.verdict()
 
 
+@pytest.mark.long
 @pytest.mark.faults("clock jumps")
 def test_a_session_of_a_living_process_is_not_taken_by_one_that_is_ten_days_ahead(
     tally: Tally, library: str
@@ -92,6 +94,7 @@ def test_a_session_of_a_living_process_is_not_taken_by_one_that_is_ten_days_ahea
     tally.verdict()
 
 
+@pytest.mark.long
 @pytest.mark.faults("suspended processes")
 def test_a_run_whose_process_stands_still_for_a_while_goes_on(tally: Tally) -> None:
     place = a_place("still")

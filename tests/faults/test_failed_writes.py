@@ -119,18 +119,21 @@ def task_log(place: Place) -> list[Path]:
     return [place.log]
 
 
+@pytest.mark.long
 @pytest.mark.faults("failed writes: a session's database")
 def test_a_session_survives_failed_writes_of_its_database(tally: Tally, depth: Depth) -> None:
     calls = {"pwrite64": 19, "fdatasync": 1, "ftruncate": 1}
     sweep(tally, depth, "session", calls, database, like=used_before(), pwrite64=7)
 
 
+@pytest.mark.long
 @pytest.mark.faults("failed writes: the making of a database")
 def test_the_making_of_a_database_survives_failed_writes(tally: Tally, depth: Depth) -> None:
     calls = {"pwrite64": 7, "fdatasync": 1, "ftruncate": 1}
     sweep(tally, depth, "upgrade", calls, database, pwrite64=7, fdatasync=1)
 
 
+@pytest.mark.long
 @pytest.mark.faults("failed writes: a migration")
 def test_a_migration_survives_failed_writes(tally: Tally, depth: Depth) -> None:
     calls = {"pwrite64": 7, "fdatasync": 1, "ftruncate": 1}
@@ -147,6 +150,7 @@ def test_a_tasks_log_survives_failed_writes(tally: Tally, depth: Depth) -> None:
     sweep(tally, depth, "tasks", {"pwrite64": 1, "fsync": 1}, task_log, fsync=1)
 
 
+@pytest.mark.long
 @pytest.mark.faults("failed writes: memories")
 def test_memories_survive_failed_writes(tally: Tally, depth: Depth) -> None:
     sweep(tally, depth, "memory", {"write": 1, "fsync": 1, "renameat": 1}, anything, write=1)

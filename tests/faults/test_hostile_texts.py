@@ -76,6 +76,7 @@ ARGUMENTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.faults("arguments of tool calls")
 async def test_arguments_of_any_kind_get_an_answer(
     home: Home, project: Path, tally: Tally, depth: Depth
@@ -100,6 +101,7 @@ async def test_arguments_of_any_kind_get_an_answer(
     tally.verdict()
 
 
+@pytest.mark.long
 @pytest.mark.faults("arguments of tool calls")
 async def test_arguments_larger_than_the_window_end_the_run_and_not_the_session(
     home: Home, project: Path, tally: Tally
@@ -126,6 +128,7 @@ async def test_arguments_larger_than_the_window_end_the_run_and_not_the_session(
 TEXTS = list(NAUGHTY.items())
 
 
+@pytest.mark.long
 @pytest.mark.faults("naughty strings")
 async def test_prompts_and_results_of_any_text_are_kept_and_sent(
     home: Home, project: Path, tally: Tally, depth: Depth

@@ -105,6 +105,7 @@ def sweep(
     assert killed, "no run was killed"
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: a session's database")
 def test_a_session_killed_at_any_write_of_its_database_goes_on(tally: Tally, depth: Depth) -> None:
     strides = {"pwrite64": 17}
@@ -120,6 +121,7 @@ def test_a_session_killed_at_any_write_of_its_database_goes_on(tally: Tally, dep
     )
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: the making of a database")
 def test_a_database_killed_while_it_is_made_is_made_by_the_next_start(
     tally: Tally, depth: Depth
@@ -127,6 +129,7 @@ def test_a_database_killed_while_it_is_made_is_made_by_the_next_start(
     sweep(tally, depth, "upgrade", STORE, strides={"pwrite64": 7}, pwrite64=20, ftruncate=1)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: a migration")
 def test_a_migration_killed_at_any_write_is_finished_by_the_next_start(
     tally: Tally, depth: Depth
@@ -144,26 +147,31 @@ def test_a_migration_killed_at_any_write_is_finished_by_the_next_start(
     )
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: files of tools and artifacts")
 def test_a_session_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
     sweep(tally, depth, "session", FILES, strides={"pwrite64": 131}, write=4, linkat=1, rename=1)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: a Task's log")
 def test_a_task_killed_at_any_write_of_its_log_goes_on(tally: Tally, depth: Depth) -> None:
     sweep(tally, depth, "tasks", LOG, pwrite64=4, fsync=2)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: an orchestrator's files")
 def test_an_orchestrator_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
     sweep(tally, depth, "tasks", FILES, strides={"pwrite64": 149}, mkdirat=2)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: memories")
 def test_memory_killed_at_any_change_of_a_file_is_whole(tally: Tally, depth: Depth) -> None:
     sweep(tally, depth, "memory", FILES, strides={"pwrite64": 101}, write=2)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: a run folder")
 def test_a_profiles_run_killed_at_any_change_of_a_file_is_honest(
     tally: Tally, depth: Depth

@@ -22,6 +22,7 @@ from runtimes import runtime
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.long
 @pytest.mark.faults("a thousand turns")
 async def test_a_thousand_turns_leave_nothing_behind(
     home: Home, project: Path, tally: Tally, size: Depth
@@ -97,6 +98,7 @@ async def peak_of(work: Callable[[], Awaitable[object]]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.long
 @pytest.mark.faults("a hundred thousand events")
 async def test_a_long_timeline_costs_no_more_memory_than_a_short_one(
     home: Home, project: Path, tally: Tally, size: Depth

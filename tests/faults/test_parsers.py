@@ -90,6 +90,7 @@ STREAM = st.lists(
 ).map(b"".join)  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.faults("parser: server-sent events and JSON lines")
 @pytest.mark.parametrize("decoder", [EventDecoder, JsonLineDecoder])
 def test_a_stream_has_the_same_payloads_however_it_is_split(
@@ -112,6 +113,7 @@ def test_a_stream_has_the_same_payloads_however_it_is_split(
 # JSON that models write
 
 
+@pytest.mark.long
 @pytest.mark.faults("parser: arguments of tool calls")
 def test_arguments_are_an_object_or_a_value_error(tally: Tally, size: Depth) -> None:
     def check(text: str) -> None:
@@ -129,6 +131,7 @@ def test_arguments_are_an_object_or_a_value_error(tally: Tally, size: Depth) -> 
     fuzz(tally, size, check, pieces | objects)
 
 
+@pytest.mark.long
 @pytest.mark.faults("parser: plans")
 def test_a_plan_is_a_plan_or_an_error_of_agents(tally: Tally, size: Depth) -> None:
     parser = JsonPlanParser()
@@ -247,6 +250,7 @@ FILES: dict[str, tuple[bytes, Callable[[Path], object], tuple[type[Exception], .
 }
 
 
+@pytest.mark.long
 @pytest.mark.faults("parser: configuration files")
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_refused_with_its_error(
@@ -332,6 +336,7 @@ def test_a_diff_that_was_shown_makes_the_new_text(tally: Tally, size: Depth) -> 
     fuzz(tally, size, check, text, text)
 
 
+@pytest.mark.long
 @pytest.mark.faults("parser: templates")
 def test_a_template_of_prompts_renders_or_is_refused(tally: Tally, size: Depth) -> None:
     pieces = ("{{", "}}", "{{x}}", "{{#if x}}", "{{else}}", "{{/if}}", "{{#each x}}", "{{/each}}")

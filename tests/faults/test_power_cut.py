@@ -108,6 +108,7 @@ def check(program: str, place: Place, ended: Ended) -> None:
 COUNTS = {"session": 60, "tasks": 50, "memory": 18, "profile": 1}
 
 
+@pytest.mark.long
 @pytest.mark.faults("power cut")
 def test_a_start_after_a_power_cut_goes_on_from_an_earlier_moment(
     tmp_path: Path, tally: Tally, depth: Depth

@@ -28,6 +28,7 @@ pytestmark = [needs_locks, pytest.mark.timeout(600)]
 EIGHT = range(8)
 
 
+@pytest.mark.long
 @pytest.mark.faults("database opened twice in a process")
 async def test_two_runtimes_beside_eight_runs_lose_no_session(
     home: Home, project: Path, tally: Tally, size: Depth
@@ -61,6 +62,7 @@ async def two_runtimes_beside_eight_runs(home: Home, project: Path, name: str) -
     expect_answers(home, at_once | {f"{name}-later", f"{name}-last"})
 
 
+@pytest.mark.long
 @pytest.mark.faults("database opened twice in a process")
 def test_an_editor_with_two_folders_beside_a_terminal_loses_nothing(
     home: Home, project: Path, tally: Tally, size: Depth

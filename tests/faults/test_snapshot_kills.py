@@ -168,11 +168,13 @@ def test_a_killed_restore_is_finished_by_the_next_start(
     sweep(tally, depth, tmp_path, "restore", Example.check_restored)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: a recording of files")
 def test_a_killed_recording_harms_no_snapshot(tally: Tally, depth: Depth, tmp_path: Path) -> None:
     sweep(tally, depth, tmp_path, "record", Example.check_recorded)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: a sweep of snapshots")
 def test_a_killed_sweep_removes_nothing_that_is_needed(
     tally: Tally, depth: Depth, tmp_path: Path

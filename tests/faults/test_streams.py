@@ -87,6 +87,7 @@ class Notes:
         return handle.status, handle.result_text or ""
 
 
+@pytest.mark.long
 @PROTOCOLS
 @pytest.mark.faults("streams: split at a byte")
 async def test_a_run_is_the_same_wherever_its_stream_is_split(
@@ -107,6 +108,7 @@ async def test_a_run_is_the_same_wherever_its_stream_is_split(
     tally.verdict()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("protocol", "ending"), paired(NAMES, [Ending.CLOSE, Ending.RESET, Ending.COMPLETE])
 )
@@ -141,6 +143,7 @@ def is_honest(status: RunStatus, taken: list[str], *, is_whole: bool) -> bool:
     return status is RunStatus.FAILED and not taken
 
 
+@pytest.mark.long
 @PROTOCOLS
 @pytest.mark.faults("streams: cut at a byte, toolkit")
 async def test_an_agent_of_the_toolkit_never_finishes_a_turn_that_did_not(

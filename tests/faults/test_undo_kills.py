@@ -257,12 +257,14 @@ def sweep(
             tally.sweep([at], partial(kill, call))
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: a run that records its files")
 def test_what_a_run_that_was_killed_did_is_taken_back(tally: Tally, depth: Depth) -> None:
     sample = {"rename": 2, "pwrite64": 60}
     sweep(tally, depth, kill_run, strides=OF_A_RUN, sample=sample)
 
 
+@pytest.mark.long
 @pytest.mark.faults("kill: an undo")
 def test_an_undo_that_was_killed_is_finished_or_never_was(tally: Tally, depth: Depth) -> None:
     sample = {"write": 3, "rename": 3}

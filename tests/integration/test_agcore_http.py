@@ -47,6 +47,7 @@ def provider(server: ModelServer, service: str, *, timeout_ms: int = 5000) -> Ad
     )
 
 
+@pytest.mark.long
 @services
 async def test_an_agent_uses_a_tool_and_answers(service: str) -> None:
     replies = [calls("echo", text="hello"), "It says hello.", "Bye."]

@@ -144,6 +144,7 @@ def options_of(shop: Shop, name: str, model: ScriptedProvider) -> dict[str, Any]
     }[name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("decision", "name"),
     sampled(paired(["allow_once", "allow_for_session", "deny"], LACKING), keep=2),

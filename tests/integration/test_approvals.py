@@ -441,6 +441,7 @@ async def answer_next(made: AgentRuntime, decision: Any = "allow_once") -> RunHa
     return await made.answer(found[0].request_id, decision)
 
 
+@pytest.mark.long
 async def test_the_time_of_a_person_counts_for_no_budget(home: Home, project: Path) -> None:
     config = f"{WAIT}\n[budget]\nwall_s = 30\n"
     async with runtime(home, project, script(writes("a.txt")), config=config) as made:
@@ -534,6 +535,7 @@ def leading() -> Cast:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unattended", sampled(["deny", "park", "wait"], keep=2))
 async def test_a_worker_that_has_to_ask_is_denied_or_waits_and_is_never_parked(
     home: Home, project: Path, unattended: str

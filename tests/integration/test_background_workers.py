@@ -216,6 +216,7 @@ def is_cancelled(handle: RunHandle) -> None:
     asyncio.get_running_loop().create_task(handle.cancel())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [finishes, is_cancelled])
 async def test_workers_end_with_their_orchestrator_and_are_recorded(
     home: Home, project: Path, end: Callable[[RunHandle], None]
@@ -282,6 +283,7 @@ async def test_a_worker_that_does_not_stop_is_left_behind_and_its_place_stays_ta
     assert [worker["status"] for worker in listed["workers"]] == ["busy", "idle"]
 
 
+@pytest.mark.long
 async def test_workers_that_do_not_stop_hold_a_cancelled_run_up_only_once(
     home: Home, project: Path
 ) -> None:

@@ -48,6 +48,7 @@ def opened(home: Home, project: Path, server: ModelServer) -> AgentRuntime:
     return AgentRuntime(project_dir=project, home_dir=home.path)
 
 
+@pytest.mark.long
 @together(("replies", "expected"), BROKEN.values(), ids=BROKEN)
 async def test_what_has_come_is_in_the_result(
     home: Home, project: Path, replies: Sequence[Reply], expected: str

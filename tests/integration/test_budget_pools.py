@@ -173,6 +173,7 @@ async def test_a_run_that_waits_for_an_answer_stays_in_its_pool(home: Home, proj
     assert again.spent.requests == 1
 
 
+@pytest.mark.long
 def test_threads_and_runtimes_share_a_pool() -> None:
     pool = BudgetPool(requests=6)
     model = ScriptedProvider(lambda _: says())

@@ -50,6 +50,7 @@ def soong(home: Home, project: Path, *words: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_every_file_of_a_home_may_begin_with_a_mark(home: Home, project: Path) -> None:
     for name, content in FILES.items():

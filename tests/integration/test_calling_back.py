@@ -114,6 +114,7 @@ def test_a_multiplexer_gets_the_bell_alone(home: Home, project: Path, within: st
     assert SAVE not in raw
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("argv", "after_s", "notify", "environ"),
     kept(

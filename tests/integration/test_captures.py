@@ -187,6 +187,7 @@ def test_an_edit_that_needs_no_question_shows_its_diff(home: Home, shop: Path) -
     shown(home, shop, script, config=rule, columns=60).check("edit-60")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_every_end_that_a_call_can_have(home: Home, shop: Path, columns: int) -> None:
     def command(script: str, **more: Any) -> Any:
@@ -256,6 +257,7 @@ def test_a_child_agent(home: Home, shop: Path, columns: int) -> None:
     shown(home, shop, answer, keys=[], columns=columns).check(f"child-{columns}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("columns", kept([40, 80], 40))
 def test_a_conversation(home: Home, shop: Path, columns: int) -> None:

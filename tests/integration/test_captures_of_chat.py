@@ -62,6 +62,7 @@ def serving(home: Home, script: Sequence[Any]) -> Generator[None]:
         yield
 
 
+@pytest.mark.long
 @WIDTHS
 def test_a_continued_session_its_state_its_changes_and_a_list(
     home: Home, shop: Path, columns: int
@@ -101,6 +102,7 @@ def test_a_continued_session_its_state_its_changes_and_a_list(
     scene.check(f"continued-{columns}")
 
 
+@pytest.mark.long
 @WIDTHS
 def test_a_question_a_running_command_and_messages_that_wait(
     home: Home, shop: Path, columns: int
@@ -133,6 +135,7 @@ TALKED = {
 }
 
 
+@pytest.mark.long
 @WIDTHS
 @pytest.mark.parametrize(
     ("name", "typed", "last"),

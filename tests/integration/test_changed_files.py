@@ -92,6 +92,7 @@ async def test_a_tracked_file_that_a_command_deleted_is_named(
         assert (await compacted(made))["kept"]["files_changed"] == ["old/gone.txt"]
 
 
+@pytest.mark.long
 @SNAPSHOTS
 async def test_what_a_program_s_tool_and_a_child_changed_is_named(
     home: Home, project: Path, snapshots: str

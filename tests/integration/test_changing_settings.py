@@ -55,6 +55,7 @@ def command(home: Home, project: Path, *words: str, **more: Any) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "value", "before", "after"),
     [
@@ -281,6 +282,7 @@ def test_a_change_by_an_editor_meanwhile_is_not_overwritten(home: Home, file: Co
     assert text(file) == edited
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_the_old_file(home: Home, project: Path, file: ConfigFile) -> None:
     before = text(file)
 
@@ -295,6 +297,7 @@ def test_a_full_disk_leaves_the_old_file(home: Home, project: Path, file: Config
     assert not [*home.path.glob(".soong-agent-*")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     kept(

@@ -352,6 +352,7 @@ def test_undo_and_redo_say_what_they_did_without_ids(home: Home, project: Path) 
     assert not re.search(r"(sess|node|snap)_", shown)
 
 
+@pytest.mark.long
 def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "Again."]
     with ModelServer.in_thread(script) as server:
@@ -535,6 +536,7 @@ def test_ctrl_c_cancels_and_twice_leaves_while_a_run_works(home: Home, project: 
     assert "continue: soong-agent" in scene.text
 
 
+@pytest.mark.long
 def test_ctrl_c_at_a_question_cancels_the_run_and_keeps_the_conversation(
     home: Home, project: Path
 ) -> None:
@@ -660,6 +662,7 @@ def test_the_words_of_other_programs_are_known(
         assert converse(home, project, server, keys).code == 0
 
 
+@pytest.mark.long
 def test_what_was_entered_is_kept_without_secrets(home: Home, project: Path) -> None:
     secret = "sk-" + "proj4567890123456789012345678901"  # made up
     with ModelServer.in_thread(["Hello.", "Again."]) as server:

@@ -123,6 +123,7 @@ def test_init_asks_before_it_writes_and_names_what_is_there(home: Home, project:
     assert (project / "AGENTS.md").read_text() == "A lamp.\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plain", kept([[], ["--plain"]], []), ids=kept(["drawn", "plain"], "drawn")
 )

@@ -159,6 +159,7 @@ def test_reports_of_moving_and_deleting(home: Home, project: Path) -> None:
         hold(chat, sampled(MOVING, keep=14))
 
 
+@pytest.mark.long
 def test_reports_of_what_terminals_send_unasked(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         hold(chat, NOISE)

@@ -38,6 +38,7 @@ def configured(home: Home, server: ModelServer, more: str = "") -> Home:
     return home
 
 
+@pytest.mark.long
 @pytest.mark.cold
 def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["hello from the model"]) as server:
@@ -46,6 +47,7 @@ def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, pro
     assert str(project) in server.requests[0].text
 
 
+@pytest.mark.long
 def test_the_beginning_of_an_id_continues_its_session_and_makes_no_other(
     home: Home, project: Path, tmp_path: Path
 ) -> None:
@@ -174,6 +176,7 @@ def test_o3_a_file_means_its_folder_and_is_not_read(home: Home, project: Path) -
     assert "src" not in listed
 
 
+@pytest.mark.long
 def test_a_session_is_resumed_by_its_id_in_another_process(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["one", "two"]) as server:
         configured(home, server)

@@ -106,6 +106,7 @@ async def test_a_command_that_prints_fails_where_it_cannot(
         assert "Traceback" not in full.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_a_command_that_prints_is_told_that_it_cannot(home: Home, place: Path) -> None:
     """Python opens no stream for a descriptor that is closed, buffered or not."""

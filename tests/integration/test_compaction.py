@@ -218,6 +218,7 @@ async def test_a_compaction_that_fails_harms_nothing(
     assert not re.search("Traceback", str(failed))
 
 
+@pytest.mark.long
 async def test_a_compaction_without_a_usable_model_is_a_failed_run(
     home: Home, project: Path
 ) -> None:
@@ -320,6 +321,7 @@ async def test_a_summary_whose_process_is_killed_leaves_only_its_run(
         assert await until_told(made, EventType.COMPACT_COMPLETED)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("turns", [50, pytest.param(300, marks=pytest.mark.sweep)])
 async def test_many_turns_on_a_small_window_lose_neither_goal_nor_rule(

@@ -76,6 +76,7 @@ def unanswered(messages: list[ModelMessage]) -> set[str]:
     return asked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop_at", sampled([1, 2, 4, 6, 7, 8, 9, 12, 14, 16, 18, 21, 24], 2))
 async def test_a_killed_run_is_closed_and_its_session_goes_on_at_once(
     home: Home, project: Path, stop_at: int
@@ -139,6 +140,7 @@ async def test_a_call_interrupted_by_a_kill_is_answered_with_an_unknown_effect(
     assert (project / "effects.txt").read_text() == "one\n"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)  # twenty interpreters on two cores
 async def test_twenty_processes_start_sessions_in_one_database_at_once(
     home: Home, project: Path

@@ -66,6 +66,7 @@ def use_proxy(monkeypatch: pytest.MonkeyPatch, variable: str, proxy: WebProxy) -
     monkeypatch.setenv(variable, proxy.url)
 
 
+@pytest.mark.long
 @together("variable", ["HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"])
 @together("host", ["127.0.0.1", "localhost", "127.0.0.2", "127.1", "LOCALHOST"])
 async def test_an_mcp_server_of_this_machine_is_called_directly(

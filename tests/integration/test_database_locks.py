@@ -87,6 +87,7 @@ CHAT_COMMANDS = {
 }
 
 
+@pytest.mark.long
 def test_no_command_of_a_chat_loses_the_locks(home: Home, project: Path, tmp_path: Path) -> None:
     with ModelServer.in_thread(lambda _: "The answer.") as server:
         configure(home, server)

@@ -72,6 +72,7 @@ async def test_names_and_first_sentences_stand_in_the_prompt_and_definitions_do_
     assert not [name for name in names if name.startswith("mcp.")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", ["", "[tools]\ndefer_above_tokens = 100000\n"])
 async def test_few_definitions_are_not_held_back(home: Home, project: Path, setting: str) -> None:
     provider = ScriptedProvider([Says(text="ok")])
@@ -202,6 +203,7 @@ async def test_words_find_tools_and_nonsense_finds_none(home: Home, project: Pat
     assert texts.count(NodeType.TOOL_CONTEXT) == len(found["tools"])
 
 
+@pytest.mark.long
 async def test_what_was_read_is_known_after_a_restart_and_after_a_compaction(
     home: Home, project: Path
 ) -> None:

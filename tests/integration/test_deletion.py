@@ -54,6 +54,7 @@ def opened(home: Home, project: Path, *script: object, config: str = ON) -> Agen
     return runtime(home, project, script, config=config, permission_callback=answers)
 
 
+@pytest.mark.long
 async def test_nothing_of_a_deleted_session_is_left_while_others_have_the_home_open(
     home: Home, project: Path
 ) -> None:

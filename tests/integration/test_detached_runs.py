@@ -60,6 +60,7 @@ def jobs(url: str) -> int:
         return int(row[0]) if row else 0
 
 
+@pytest.mark.long
 async def test_a_run_that_no_worker_has_taken_is_cancelled_without_a_worker(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:
@@ -102,6 +103,7 @@ async def test_a_question_of_a_worker_is_answered_from_another_process(
     assert (project / "a.txt").read_text() == "new\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "is_cancelled", kept([False, True], False), ids=kept(["answered", "cancelled"], "answered")
 )

@@ -65,6 +65,7 @@ async def test_events_have_the_payload_keys_of_the_page(home: Home, project: Pat
     assert seen["tool_failed"].tool_call_id not in begun | {None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["Looking.", ""])
 @pytest.mark.parametrize("half", ["Half a", ""])
 async def test_the_text_of_a_run_that_did_not_complete_is_what_has_come_of_its_last_reply(

@@ -105,6 +105,7 @@ CHANGES: dict[str, tuple[bytes | None, Calls]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_diff_turns_the_text_before_into_the_text_after(home: Home, project: Path) -> None:
     chosen = kept(CHANGES, "a new file", "no final newline", "mixed line ends", "UTF-16")
@@ -151,6 +152,7 @@ def test_a_small_change_of_a_large_file_has_a_diff_everywhere(home: Home, projec
         assert new == old.replace("line 1500", "1500")
 
 
+@pytest.mark.long
 def test_a_change_that_is_too_long_for_a_result_is_said_there(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("".join(LINES), encoding="utf-8")
     asked, *ended = contents(home, project, write("new\n"))
@@ -179,6 +181,7 @@ def test_a_text_that_cannot_be_read_exactly_has_no_diff(home: Home, project: Pat
         assert "cannot be read exactly" in texts(each)
 
 
+@pytest.mark.long
 def test_a_diff_without_its_secrets_is_not_exact(home: Home, project: Path) -> None:
     (project / "a.txt").write_text(f"{KEY}\ntwo\n", encoding="utf-8")
     for each in contents(home, project, edit(("two", "2"))):
@@ -188,6 +191,7 @@ def test_a_diff_without_its_secrets_is_not_exact(home: Home, project: Path) -> N
         assert "-two" in texts(each)
 
 
+@pytest.mark.long
 def test_a_question_spells_out_characters_that_deceive(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
     asked, *ended = contents(home, project, edit(("two", "2\u202e")))

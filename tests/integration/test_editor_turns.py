@@ -300,6 +300,7 @@ def test_a_refused_request_leaves_the_session_and_its_run_as_they_are(
     assert (project / "made").exists()
 
 
+@pytest.mark.long
 def test_a_message_has_one_id_live_and_loaded(home: Home, project: Path) -> None:
     look = Calls(calls=[ScriptedCall(name="code.list_dir", arguments={"path": "."})], text="I look")
     replies = [look, Says(text="empty", reasoning="let me see"), "two", Hangs(text="cut off")]

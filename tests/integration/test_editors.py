@@ -313,6 +313,7 @@ def test_a_fork_begins_with_what_was_said_and_leaves_the_session_as_it_is(
     assert (elsewhere / "a.txt").read_text(encoding="utf-8") == "words"
 
 
+@pytest.mark.long
 def test_servers_of_the_editor_are_toolsets_of_its_session(home: Home, project: Path) -> None:
     server_of_editor = {
         "name": "my server",
@@ -359,6 +360,7 @@ def test_audio_is_refused_and_nothing_is_stored(home: Home, project: Path) -> No
         assert it.request("session/list")["sessions"] == []
 
 
+@pytest.mark.long
 def test_an_answer_from_another_terminal_wins(home: Home, project: Path) -> None:
     run = calls("code.run_command", argv=["touch", "made"])
     with ModelServer.in_thread([run, "done"]) as server, Editor(configured(home, server)) as it:

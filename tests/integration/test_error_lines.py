@@ -180,6 +180,7 @@ def check(lines: Sequence[str], trouble: Trouble) -> None:
     assert "Traceback" not in "\n".join(lines)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(TROUBLES, keep=8))
 def test_an_error_is_short_and_names_its_cure_once(home: Home, project: Path, name: str) -> None:
     trouble = TROUBLES[name]
@@ -216,6 +217,7 @@ def test_a_refusal_of_the_service_is_short_and_its_words_come_below(
     assert sum(words in line for line in lines) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seconds", "when"), [("61", "in 2 minutes"), ("9000", "in 3 hours")])
 def test_a_long_wait_that_the_service_asks_for_is_named(
     home: Home, project: Path, seconds: str, when: str

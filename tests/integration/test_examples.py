@@ -42,6 +42,7 @@ def blocks(topic: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.S | re.M)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topic", sampled(TOPICS, keep=2))
 def test_an_example_prints_what_its_page_shows(topic: str) -> None:
     script = ROOT / "examples" / topic / SCRIPTS[topic]

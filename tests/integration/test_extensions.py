@@ -617,6 +617,7 @@ WORKING = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
 DEAD = {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}
 
 
+@pytest.mark.long
 async def test_n1_n2_servers_of_the_user_are_reached_and_a_failing_one_is_reported(
     home: Home, project: Path
 ) -> None:
@@ -668,6 +669,7 @@ async def test_n3_n4_disabled_servers_and_tools_are_absent(home: Home, project: 
     assert "mcp.shop.measure" not in names
 
 
+@pytest.mark.long
 async def test_n5_a_servers_writing_tool_asks_is_limited_and_can_be_refused_by_a_hook(
     home: Home, project: Path
 ) -> None:

@@ -148,6 +148,7 @@ async def service(
     assert "Traceback" not in "".join(said), "".join(said)
 
 
+@pytest.mark.long
 async def test_two_processes_serve_the_runs_of_several_users(
     home: Home, project: Path, database_url: str
 ) -> None:

@@ -100,6 +100,7 @@ ALSO_WRITTEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", sampled([*WRITTEN, *ALSO_WRITTEN], keep=2))
 async def test_git_writes_settings_that_execute_nothing(home: Home, clone: Path, case: str) -> None:
     script, name, value = (WRITTEN | ALSO_WRITTEN)[case]
@@ -156,6 +157,7 @@ FORMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", sampled([*KEYS, *FORMS], keep=3))
 async def test_settings_that_execute_something_are_left_out(
     home: Home, clone: Path, case: str
@@ -244,6 +246,7 @@ async def test_what_the_user_sets_meanwhile_is_kept(home: Home, clone: Path) -> 
     assert setting(clone, "branch.other.remote") == "origin"
 
 
+@pytest.mark.long
 async def test_settings_of_a_further_working_tree_are_written(home: Home, clone: Path) -> None:
     (clone / "b").mkdir()
     (clone / "b/c").write_text("c\n", encoding="utf-8")

@@ -302,6 +302,7 @@ async def seconds_left(store: PostgresSessionStore, session_id: str) -> float:
     return (session.lease_expires_at - utc_now()).total_seconds()
 
 
+@pytest.mark.long
 async def test_a_process_that_is_paused_in_a_transaction_loses_it_before_its_lease_is_over(
     database_url: str,
 ) -> None:

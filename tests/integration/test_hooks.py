@@ -207,6 +207,7 @@ async def test_a_hook_that_has_begun_after_a_call_ends_although_the_run_is_cance
     assert [each["code"] for each in failed] == ["cancelled"]
 
 
+@pytest.mark.long
 def test_a_run_that_a_hook_starts_runs_no_hooks(home: Home, project: Path, tmp_path: Path) -> None:
     play(home, "done")
     other = Home(tmp_path / "other")

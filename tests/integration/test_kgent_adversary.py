@@ -409,6 +409,7 @@ LATER: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "script", sampled(LATER["edits or deletes an earlier attempt in mid-run"], keep=1)
 )
@@ -464,6 +465,7 @@ def test_what_notices_a_change_of_the_attempts(
     assert verify(root).problems != []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("row", "number"),
     sampled(
@@ -480,6 +482,7 @@ def test_what_notices_a_change_in_mid_run(tmp_path: Path, row: str, number: int)
         assert bool(verify(tmp_path / "run").problems) is (noticed == "verify")
 
 
+@pytest.mark.long
 def test_the_seal_of_another_run_proves_nothing(tmp_path: Path) -> None:
     one, other = conduct(tmp_path / "one"), conduct(tmp_path / "other")
     assert verify(tmp_path / "one" / "run", seal=one.seal).problems == []

@@ -41,6 +41,7 @@ def shown(root: Path | None, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "answer",
     sampled(
@@ -102,6 +103,7 @@ def test_show_says_that_a_lost_run_and_a_running_one_have_no_answer(
     assert "none yet: the run is still active" in shown(root, capsys)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", kept(["core", "pydantic_ai", "mock"], "core"))
 def test_an_answer_before_a_failed_request_to_go_on_is_the_answer(
     tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
@@ -125,6 +127,7 @@ def test_an_answer_before_a_failed_request_to_go_on_is_the_answer(
     assert "Answer\nIt is done.\n" in shown(result.sandbox_root, capsys)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
 def test_a_text_beside_a_call_is_no_answer_of_a_run_that_fails(
     tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]

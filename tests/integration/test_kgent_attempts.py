@@ -107,6 +107,7 @@ LEADS: dict[tuple[str, str], str] = {
 STATES = (*BEGINNINGS, "revision_required", "cancelled")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", sampled(STATES, keep=1))
 def test_every_command_in_every_state(tmp_path: Path, status: str) -> None:
     root = beginning(tmp_path, status)
@@ -209,6 +210,7 @@ def test_a_parked_call_waits_for_an_answer_that_counts_once(
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_an_answer_that_is_given_twice_at_once_counts_once(tmp_path: Path) -> None:
     with ModelServer.in_thread() as server:
         root = parked(tmp_path, "core", server)
@@ -327,6 +329,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], dict[str, str | None]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edit", sampled(EDITS, keep=1))
 @pytest.mark.parametrize("command", sampled(["resume", "revise", "answer"], 1))
 def test_an_edit_by_hand_is_recorded_and_the_run_can_be_continued(

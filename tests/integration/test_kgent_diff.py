@@ -120,6 +120,7 @@ def test_equal_runs_of_the_mock_are_the_same(tmp_path: Path) -> None:
     assert compare_runs(*roots) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("printed", ["pwd", "pwd; exit 3", "pwd; sleep 9"])
 def test_a_longer_path_in_a_result_is_no_difference(tmp_path: Path, printed: str) -> None:
     argv = {"argv": ["sh", "-c", printed], "timeout_seconds": 1 if "sleep" in printed else 60}
@@ -235,6 +236,7 @@ OF_BOTH_ENGINES = [  # the protocol that Pydantic AI asks in does not have the s
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "engine"),
     sampled(

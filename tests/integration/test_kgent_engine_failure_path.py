@@ -133,6 +133,7 @@ def running(tmp_path: Path) -> Generator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_an_incomplete_run(
     running: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals

@@ -464,6 +464,7 @@ def test_a_profile_in_a_folder_of_any_name_is_sound(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").problems == []
 
 
+@pytest.mark.long
 def test_a_run_folder_of_any_size_is_sound(tmp_path: Path) -> None:
     name = "file-with-a-rather-long-name"
     many = f'i=0; while [ $i -lt 1500 ]; do : > "{name}-$i.txt"; i=$((i+1)); done'

@@ -25,6 +25,7 @@ def run_example(tmp_path: Path, name: str) -> Path:
     return root
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(ARGUMENTS, keep=1))
 def test_an_example_runs_is_sound_and_runs_again(tmp_path: Path, name: str) -> None:
     root = run_example(tmp_path, name)
@@ -35,6 +36,7 @@ def test_an_example_runs_is_sound_and_runs_again(tmp_path: Path, name: str) -> N
     assert state(again)["config_fingerprint"] == state(root)["config_fingerprint"]
 
 
+@pytest.mark.long
 def test_the_audit_is_mended_after_it_was_asked_again(tmp_path: Path) -> None:
     root = run_example(tmp_path, "audit")
     assert types(root).count("nudge.sent") == 1

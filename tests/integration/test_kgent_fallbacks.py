@@ -30,6 +30,7 @@ def conduct(folder: Path, engine: str, first: str, *others: str) -> Path:
     return folder / "run"
 
 
+@pytest.mark.long
 @ENGINES
 @pytest.mark.parametrize("failure", [Status(401), Status(404)], ids=["refused", "unknown"])
 def test_the_next_model_answers_when_one_fails_before_it_answered(

@@ -63,6 +63,7 @@ def run_and_check(tmp_path: Path) -> None:
     assert main(["verify", str(tmp_path / "run")]) in {0, 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "fault"),
     [(place, SystemExit) for place in sampled(PLACES, keep=2)]

@@ -56,6 +56,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.long
 @together("record", ["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"])
 def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     tmp_path: Path, record: str
@@ -69,6 +70,7 @@ def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     assert outside.stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", sampled(ATTACKS, keep=2))
 def test_a_run_whose_records_were_changed_ends_as_failed_and_internal(
     tmp_path: Path, attack: str
@@ -319,6 +321,7 @@ def test_a_closed_standard_error_changes_no_exit_code(
 PRINTING = (*COMMANDS[1:], "--version", f"{RUN} --stream", "diff run run --output-format json")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "streams"),
     [

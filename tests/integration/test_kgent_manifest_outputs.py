@@ -66,6 +66,7 @@ def test_an_untouched_folder_is_sound(root: Path) -> None:
     assert verdict.checked == 13
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     sampled(

@@ -200,6 +200,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
     command = [sys.executable, str(SERVERS / "workshop.py"), "http"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603
@@ -214,6 +215,7 @@ def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
     assert (call["tool_name"], call["status"]) == ("mcp_shop_greet", "completed")
 
 
+@pytest.mark.long
 def test_a_run_can_be_cancelled_while_a_server_does_not_answer(tmp_path: Path) -> None:
     tools = server(["echo"], args=["-c", "import time; time.sleep(60)"])
     token, config = Cancellation(), profile(tmp_path, tools=tools)

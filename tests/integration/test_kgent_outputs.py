@@ -275,6 +275,7 @@ def conduct(
         return result, [request.text for request in server.requests]
 
 
+@pytest.mark.long
 @ENGINES
 @pytest.mark.parametrize(
     ("first", "said"),

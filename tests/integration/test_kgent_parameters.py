@@ -63,6 +63,7 @@ def test_a_value_is_data(tmp_path: Path) -> None:
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_values_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     prints = list[str]()
     given: list[dict[str, Any]] = [{"name": "Ada"}, {"name": "Ada", "pages": 2}, {"name": "B"}]

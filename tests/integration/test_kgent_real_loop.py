@@ -97,6 +97,7 @@ def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(
     assert types(result.sandbox_root).count("file.rejected") == 2
 
 
+@pytest.mark.long
 def test_every_engine_leaves_the_same_records_of_the_same_calls(tmp_path: Path) -> None:
     asked: list[tuple[str, dict[str, Any]]] = [
         ("write_file", {"path": "workspace/a.md", "content": "one\n"}),

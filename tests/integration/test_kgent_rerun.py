@@ -123,6 +123,7 @@ def test_the_profile_in_the_folder_runs_again_as_it_is(
     assert verify(again).problems == []
 
 
+@pytest.mark.long
 def test_rerun_makes_a_new_folder_beside_the_first_and_joins_its_task(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,6 +124,7 @@ print(resumed)
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600 if is_whole() else 120)
 @pytest.mark.parametrize("what", kept(["run", "revise", "answer"], "revise"))
 def test_a_process_killed_at_any_write_leaves_a_run_that_can_be_resumed(

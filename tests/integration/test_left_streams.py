@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from isolation import Home, program_file
 from sweeps import is_whole
 
@@ -125,6 +127,7 @@ print("ended")
 """
 
 
+@pytest.mark.long
 def test_a_run_goes_on_when_its_stream_is_left(home: Home, project: Path) -> None:
     home.path.mkdir(exist_ok=True)
     every = "1" if is_whole() else "5"  # no divisor of the ways, so that all of each are tried

@@ -30,6 +30,7 @@ async def is_told_the_truth(
     assert float(session.between) >= LEAST_SERVED
 
 
+@pytest.mark.long
 @LANGUAGES
 async def test_a_session_is_told_what_is_so(
     home: Home, project: Path, language: Language, record_property: Record

@@ -175,6 +175,7 @@ async def test_a_stale_worker_changes_nothing_and_reports_only_what_it_did(
     assert done["step_result_summary"] == "theirs"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("waits_for", ["a person", "a tool"])
 async def test_open_work_keeps_a_claim_for_longer_than_its_lease(
     home: Home, project: Path, waits_for: str
@@ -223,6 +224,7 @@ class AnswersSomeTime(Asked):
         return await super().__call__(request)
 
 
+@pytest.mark.long
 async def test_workers_that_wait_for_a_person_for_several_leases_do_each_step_once(
     home: Home, project: Path
 ) -> None:

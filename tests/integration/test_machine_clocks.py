@@ -82,6 +82,7 @@ async def test_a_lease_of_a_machine_whose_clock_is_off_lasts_as_long_as_any(
         assert [run.run_id for run in await store.close_lost_runs()] == ["run_2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("offset", kept(["-1h", "+1h"], "+1h"))
 async def test_a_machine_whose_clock_is_off_judges_leases_as_any(
     home: Home, database_url: str, library: str, offset: str

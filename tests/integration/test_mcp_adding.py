@@ -491,6 +491,7 @@ def test_a_file_without_servers_gets_its_first(text: str | None, home: Home, pro
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.long
 def test_a_broken_file_is_named_and_stays(home: Home, project: Path) -> None:
     for broken in ('{"mcpServers": {"a": {"command": 1}}}', "{", '{"mcpServers": {"a": {}}}', "[]"):
         home.write("mcp.json", broken)

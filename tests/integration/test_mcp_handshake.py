@@ -36,6 +36,7 @@ async def test_a_server_that_ends_at_the_probe_is_started_again(diary: Path, tra
         assert (len(bench_.lines("start")), len(bench_.lines("probed"))) == (3, 1), "remembered"
 
 
+@pytest.mark.long
 async def test_a_server_that_is_silent_after_the_probe_is_asked_differently_next_time(
     diary: Path,
 ) -> None:

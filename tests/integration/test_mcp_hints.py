@@ -49,6 +49,7 @@ async def test_an_answer_for_the_session_covers_exactly_these_arguments(
     assert "exactly" in requests[0].target_scope
 
 
+@pytest.mark.long
 async def test_a_rule_allows_such_a_tool_and_an_override_to_readonly_does_not(
     home: Home, project: Path
 ) -> None:

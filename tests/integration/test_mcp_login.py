@@ -95,6 +95,7 @@ async def opened(
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pastes", kept([False, True], False))
 async def test_a_log_in_is_made_once_and_kept_for_this_user_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, pastes: bool
@@ -114,6 +115,7 @@ async def test_a_log_in_is_made_once_and_kept_for_this_user_only(
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
+@pytest.mark.long
 async def test_a_token_that_has_expired_is_renewed_unasked_by_another_process(
     tmp_path: Path,
 ) -> None:
@@ -182,6 +184,7 @@ async def test_a_client_that_is_forgotten_during_the_log_in_is_registered_anew(
     assert user.logins == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("user", [None, User()], ids=["no callback", "declines"])
 async def test_without_a_user_the_failure_names_the_cure(tmp_path: Path, user: User | None) -> None:
     if user is not None:
@@ -241,6 +244,7 @@ async def test_a_client_that_is_registered_already_is_used(tmp_path: Path) -> No
 ORDER = {"drink": "tea", "cups": 2, "hot": False}
 
 
+@pytest.mark.long
 @together(
     ("answer", "said"),
     sampled(
@@ -281,6 +285,7 @@ async def test_a_callback_that_breaks_cancels_the_question(tmp_path: Path) -> No
         assert await made.text("mcp.house.order") == "cancel"
 
 
+@pytest.mark.long
 async def test_a_secret_that_the_user_types_is_known_to_redaction(tmp_path: Path) -> None:
     known: dict[str, str] = {}
     content = {"drink": "tea", "api_key": "typed-by-the-user"}

@@ -4,6 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 import warm
 from agent_core.mcp.config import StdioServer
 from agent_core.types import (
@@ -21,6 +23,7 @@ def workshop(folder: Path) -> StdioServer:
     return StdioServer(command=sys.executable, args=warm.arguments(script), cwd=str(folder))
 
 
+@pytest.mark.long
 async def test_the_answer_of_a_server_reaches_the_model(tmp_path: Path) -> None:
     async with bench(tmp_path / "diary", {"shop": workshop(tmp_path)}) as bench_:
         tools = await bench_.tools()

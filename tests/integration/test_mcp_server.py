@@ -200,6 +200,7 @@ async def test_the_calling_model_answers_only_if_the_server_was_started_so(
     assert (project / "a.txt").exists()
 
 
+@pytest.mark.long
 async def test_questions_of_other_runs_are_not_for_clients(home: Home, project: Path) -> None:
     more = '[permissions]\nunattended = "park"\n'
     async with ModelServer([WRITE]) as server:
@@ -412,6 +413,7 @@ async def test_the_question_of_a_client_that_leaves_is_withdrawn(home: Home, pro
     assert not (project / "a.txt").exists()
 
 
+@pytest.mark.long
 async def test_a_server_that_is_killed_at_a_question_does_not_block_its_session(
     home: Home, project: Path
 ) -> None:

@@ -64,6 +64,7 @@ def of_inner(home: Home, project: Path, **more: Any) -> McpStdio:
     return McpStdio("agent", sys.executable, arguments, env=home.env(), **more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("protocol", "decision"), paired(["auto", "2025-11-25"], ["allow_once", "deny"])
 )
@@ -85,6 +86,7 @@ async def test_the_person_at_the_outer_agent_answers_the_question_of_the_inner_o
     assert "session_id" in told
 
 
+@pytest.mark.long
 async def test_an_agent_reaches_another_one_over_http(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ INITIALIZE = request(
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
+@pytest.mark.long
 @GENERATIONS
 async def test_a_client_over_http_is_answered_asked_and_told(
     home: Home, project: Path, mode: str

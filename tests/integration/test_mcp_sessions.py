@@ -21,6 +21,7 @@ LOST: dict[str, tuple[int, Any]] = {
 }
 
 
+@pytest.mark.long
 @together(("status", "body"), LOST.values(), ids=LOST)
 async def test_a_lost_session_is_begun_anew_once(tmp_path: Path, status: int, body: Any) -> None:
     sessions: list[str] = []

@@ -494,6 +494,7 @@ def test_a_program_that_is_interrupted_leaves_no_server(diary: Path) -> None:
     assert not [pid for pid in pids if is_alive(pid)]
 
 
+@pytest.mark.long
 async def test_crashes_leave_no_descriptors_tasks_or_threads(diary: Path) -> None:
     def held() -> tuple[int, int, int]:
         descriptors = len(list(Path("/proc/self/fd").iterdir()))

@@ -107,6 +107,7 @@ def wait_for_line(process: subprocess.Popen[bytes], words: bytes) -> None:
         assert line, "the process has ended"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     kept([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGKILL),
@@ -212,6 +213,7 @@ def test_what_a_killed_process_has_left_is_taken_up_too(home: Home, project: Pat
     assert len(memories(home)) == len(extractions.answered) == 1
 
 
+@pytest.mark.long
 def test_nothing_is_recalled_in_a_run_without_memory_and_nothing_of_it_is_remembered(
     home: Home, project: Path
 ) -> None:
@@ -302,6 +304,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_words_said_to_a_program_without_memory_do_not_reach_the_users_own(
     home: Home, project: Path
 ) -> None:

@@ -101,6 +101,7 @@ async def test_what_one_user_said_stands_in_no_other_users_prompt(
     assert ["Likes short answers" in text for text in texts] == [False] * 4 + [True]
 
 
+@pytest.mark.long
 async def test_a_runtime_chooses_for_runs_that_name_no_scope(home: Home, project: Path) -> None:
     write_memory(home, "", "shared")
     write_memory(home, "users/anna/", "annas")
@@ -393,6 +394,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_what_a_killed_service_leaves_reaches_no_other_memory(home: Home, project: Path) -> None:
     extracted: list[str] = []
 
@@ -557,6 +559,7 @@ async def test_no_scope_turns_on_what_is_switched_off(
     assert stored(home) == []
 
 
+@pytest.mark.long
 async def test_each_tenant_has_its_own_memory_and_users(
     home: Home, project: Path, database_url: str
 ) -> None:
@@ -589,6 +592,7 @@ async def test_each_tenant_has_its_own_memory_and_users(
     assert ["Likes short answers" in text for text in texts] == [True, False] * len(said_where)
 
 
+@pytest.mark.long
 async def test_a_worker_and_who_takes_its_run_over_have_the_memory_of_the_run(
     home: Home, project: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ async def test_a_tool_awaits_a_run_while_its_own_run_has_the_last_place() -> Non
     assert len(nested) == 1
 
 
+@pytest.mark.long
 async def test_runs_are_nested_to_any_depth_and_beside_each_other() -> None:
     asked: list[str] = []
     async with runtime(2) as made:

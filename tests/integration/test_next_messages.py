@@ -201,6 +201,7 @@ async def test_two_processes_take_turns_in_a_session(here: Here, peer: Peer) -> 
         assert here.shown == [*said, "reply 2 of another", "six", "reply 3 of another", "seven"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("moves", "shown"),
     sampled(

@@ -93,6 +93,7 @@ async def play_all(home: Home, project: Path, provider: ScriptedProvider) -> Non
         assert await handle.wait() is RunStatus.COMPLETED
 
 
+@pytest.mark.long
 async def test_every_model_call_of_every_kind_of_run_is_made_by_the_loop(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

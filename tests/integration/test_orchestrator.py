@@ -176,6 +176,7 @@ async def test_fifty_children_at_once_leave_nothing_behind(home: Home, project: 
     assert len(asyncio.all_tasks()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", kept(["before", "while", "after"], "while"))
 async def test_cancelling_at_any_time_leaves_no_child_and_frees_every_place(
     home: Home, project: Path, at: str

@@ -36,6 +36,7 @@ async def next_beat(url: str, after: float) -> float:
     return found
 
 
+@pytest.mark.long
 async def test_a_new_worker_leaves_runs_to_those_that_were_cut_off(
     home: Home, project: Path, database_url: str, shared_postgres: Server
 ) -> None:

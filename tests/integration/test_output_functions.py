@@ -232,6 +232,7 @@ async def test_it_holds_in_the_toolkit() -> None:
     assert result.output == Receipt(6, thread=True)
 
 
+@pytest.mark.long
 async def test_it_is_called_in_another_process_that_brings_it(home: Home, project: Path) -> None:
     def write(text: str) -> str:
         """Write a text."""

@@ -91,6 +91,7 @@ def start(home: Home, database_url: str, project: Path) -> Iterator[Callable[...
         end_process(waiting.process)
 
 
+@pytest.mark.long
 async def test_run_says_which_run_it_waits_for_and_who_carries_that_out(
     home: Home, project: Path, crew: Workers, start: Callable[..., Waiting]
 ) -> None:

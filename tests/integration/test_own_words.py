@@ -38,6 +38,7 @@ def soong_agent(home: Home, project: Path, *words: str, stdin: str = "") -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_piped_log_sets_no_rule(home: Home, project: Path) -> None:
     def answer(asked: Received) -> str:
         if "<summary_so_far>" in asked.text:

@@ -323,6 +323,7 @@ class Always(Asked):
         return PermissionDecision(decision=answer.decision, metadata={"always": True})
 
 
+@pytest.mark.long
 async def test_always_adds_the_narrowest_rule_to_what_is_there(home: Home, project: Path) -> None:
     kept = "# my own\n[[permissions.rules]]\ndecision = 'deny'\ntool = 'x.y'"
     home.write("rules.toml", kept)
@@ -408,6 +409,7 @@ async def test_a_file_of_rules_that_is_a_link_stays_one(
     assert "it is a link" in caplog.text
 
 
+@pytest.mark.long
 async def test_many_processes_lose_no_rule_of_one_another(home: Home, project: Path) -> None:
     program = """
 import sys

@@ -246,6 +246,7 @@ async def test_an_objection_to_the_end_goes_back_to_the_model() -> None:
         assert "Say that the tests pass." in str(runtime.script.requests[1].messages[-1])
 
 
+@pytest.mark.long
 @together("given", [None, (), (look,)], ids=["all", "none", "one"])
 async def test_instructions_tools_and_toolsets_are_contributed(given: Any) -> None:
     opened: list[str] = []
@@ -458,6 +459,7 @@ PAY = ScriptedCall(name="pay", arguments={})
 AT_CALLS = ("before_tool_call", "admit_tool_call", "wrap_tool_call")
 
 
+@pytest.mark.long
 @together("point", [*POINTS, *AT_CALLS])
 async def test_an_extension_can_stop_the_run_at_every_point(point: str) -> None:
     extension = Raises(point, GuardStop("enough"))
@@ -553,6 +555,7 @@ async def test_an_extension_that_breaks_ends_the_run_and_is_named(point: str) ->
     assert failed.value.details == {"extension": "Raises"}
 
 
+@pytest.mark.long
 @together("point", AT_CALLS)
 async def test_the_program_and_not_the_model_learns_why_an_extension_broke_at_a_call(
     point: str, caplog: pytest.LogCaptureFixture

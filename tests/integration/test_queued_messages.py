@@ -115,6 +115,7 @@ def _text(run: RunRecord) -> str:
     return "".join(block.text for block in run.prompt.content if block.type == "text")
 
 
+@pytest.mark.long
 async def test_a_queue_survives_several_dead_owners_and_a_runtime_that_only_looks(
     home: Home, project: Path
 ) -> None:

@@ -92,6 +92,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.long
 def test_showing_changes_nothing_and_needs_no_right_to_write(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

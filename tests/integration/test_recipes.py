@@ -321,6 +321,7 @@ async def test_what_makes_no_sense_is_refused(home: Home, project: Path) -> None
             assert (await all_events(client, run_id))[-1][2]["result"] == "I did not."
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install it)")
 async def test_the_page_streams_asks_and_survives_being_loaded_again(
     home: Home, project: Path, tmp_path: Path
@@ -480,6 +481,7 @@ async def test_a_bad_request_is_the_clients_fault(home: Home, project: Path) -> 
                 assert done.status == 404
 
 
+@pytest.mark.long
 async def test_one_process_of_fastapi_streams_and_ends_what_nobody_reads(
     home: Home, project: Path
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_bot_continues_its_chats_and_remembers_each_user(home: Home, project: 
     assert len(last.text) < 120_000 < sum(map(len, long))
 
 
+@pytest.mark.long
 def test_a_job_continues_after_its_process_was_killed(home: Home, project: Path) -> None:
     script = [calls("measure", step=1), Hangs(), calls("measure", step=2), "Measured."]
     with ModelServer.in_thread(script) as server:

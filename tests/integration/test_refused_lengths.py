@@ -67,6 +67,7 @@ async def windows(made: AgentRuntime) -> list[int]:
     return [event.payload["budget"]["window"] for event in built]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("status", "body"), sampled(NO_WORDS, keep=1))
 async def test_a_session_outlives_refusals_without_words(
     home: Home, project: Path, status: int, body: bytes

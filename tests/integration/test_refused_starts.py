@@ -232,6 +232,7 @@ def configure(home: Home, server: ModelServer, key: str = "") -> None:
     )
 
 
+@pytest.mark.long
 def test_run_without_the_models_key_ends_with_2_and_continue_finds_the_answer_before(
     home: Home, project: Path
 ) -> None:

@@ -322,6 +322,7 @@ async def test_a_recorded_failure_is_given_once(home: Home, project: Path, tmp_p
     model.assert_complete()
 
 
+@pytest.mark.long
 def test_a_script_of_a_profile_is_retried(tmp_path: Path) -> None:
     failure = {"type": "fails", "message": "busy", "retryable": True, "retry_after_s": 0.01}
     script = tmp_path / "script.json"

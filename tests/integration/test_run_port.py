@@ -154,6 +154,7 @@ async def test_a_handle_reads_the_end_of_a_run_that_the_runtime_no_longer_holds(
         assert (await handle.cancel()).status is RunStatus.COMPLETED
 
 
+@pytest.mark.long
 async def test_any_number_watch_by_number_and_one_that_is_slow_misses_no_stored_event(
     home: Home, project: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_standard_output_is_the_answer_and_nothing_else(command: Command) -> Non
     assert done.stderr.index("I look.") < done.stderr.index("> code.list_dir")
 
 
+@pytest.mark.long
 @replies(Fails(text="It is fo", message="broken"), write("a.txt", text="I write."), Hangs())
 def test_what_is_not_known_to_be_the_answer_is_not_written(command: Command) -> None:
     failed = command("run", "go")
@@ -199,6 +200,7 @@ def test_ten_megabytes_are_content(command: Command) -> None:
     assert text in command.asked()
 
 
+@pytest.mark.long
 @replies(write("a.txt", "b.txt"), "I could not.")
 def test_with_content_no_question_is_asked_and_the_last_line_says_how_to_allow(
     command: Command,
@@ -309,6 +311,7 @@ def test_files_that_cannot_be_used_end_before_the_run(command: Command) -> None:
     assert (done.returncode, command.server.requests) == (2, [])
 
 
+@pytest.mark.long
 @replies(write("a.txt", text="My key is sk-live-abcdefghijklmnop1234."), "The end.")
 def test_every_event_is_a_line_and_the_result_is_the_last_one(command: Command) -> None:
     command.project.joinpath("events.jsonl").write_text("old\n" * 9999, encoding="utf-8")

@@ -117,6 +117,7 @@ async def test_a_remembered_answer_inside_does_not_cover_the_same_command_outsid
     assert reasons == [None, "outside_sandbox"]
 
 
+@pytest.mark.long
 async def test_what_stays_inside_runs_unasked_if_the_user_says_so(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -540,6 +541,7 @@ async def test_a_folder_that_is_written_to_stays_in_its_place_in_a_larger_one(
     assert (project / ".git" / "HEAD").exists()
 
 
+@pytest.mark.long
 async def test_what_was_protected_once_is_not_hidden_by_many_files(
     home: Home, project: Path
 ) -> None:
@@ -634,6 +636,7 @@ async def test_many_refusals_are_counted(home: Home, project: Path, outside: Pat
     assert answer["blocked_by_sandbox"][-1] == "… (+30 more)"
 
 
+@pytest.mark.long
 async def test_the_environment_that_the_program_runs_from_stays_as_it_is(
     home: Home, project: Path
 ) -> None:

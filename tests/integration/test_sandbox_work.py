@@ -74,6 +74,7 @@ async def test_untracked_files_are_cleaned_away(home: Home, branches: Path) -> N
     assert not (branches / ".env").exists()
 
 
+@pytest.mark.long
 async def test_git_replaces_what_is_protected_and_tracked(home: Home, branches: Path) -> None:
     git(branches, "config", "core.hooksPath", ".husky")
     (branches / ".husky").mkdir()
@@ -131,6 +132,7 @@ async def test_a_script_gets_no_half_of_a_branch(home: Home, hooked: Path) -> No
     assert (hooked / "cert.pem").read_text(encoding="utf-8") == "feature\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "script",
     [
@@ -212,6 +214,7 @@ async def test_a_folder_of_a_repository_is_committed_to(
     assert not (main / ".git/hooks/pre-commit").exists()
 
 
+@pytest.mark.long
 async def test_a_submodule_is_committed_to(home: Home, project: Path, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "origin")
     git(tmp_path / "origin", "commit", "-qm", "one", "--allow-empty")
@@ -265,6 +268,7 @@ async def test_submodules_are_updated(home: Home, modules: Path) -> None:
     assert all("disabled_repositories" not in each for each in answers)
 
 
+@pytest.mark.long
 async def test_settings_and_hooks_of_submodules_are_put_back(home: Home, modules: Path) -> None:
     inner = modules / ".git/modules/m"
     before = (inner / "config").read_text(encoding="utf-8")

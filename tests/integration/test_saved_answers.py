@@ -89,6 +89,7 @@ async def targets(home: Home, project: Path, script: list[Any], config: str = SA
     return [str(request.metadata["target"]) for request in asked.requests]
 
 
+@pytest.mark.long
 async def test_a_saved_answer_for_reads_covers_later_sessions_of_this_project(
     home: Home, files: Path, tmp_path: Path
 ) -> None:

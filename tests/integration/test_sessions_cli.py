@@ -130,6 +130,7 @@ def test_a_story_has_calls_outcomes_refusals_children_and_what_was_left_behind(
     assert "stdout:" in full
 
 
+@pytest.mark.long
 def test_a_tree_marks_the_active_path_and_keeps_what_was_undone(story: tuple[Home, Path]) -> None:
     home, project = story
     drawn = soong(home, project, "tree", "18aa").stdout.splitlines()

@@ -182,6 +182,7 @@ echo "${{COMPREPLY[@]}}"
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("line", "offered"),
     kept(
@@ -229,6 +230,7 @@ def test_bash_completes_commands_options_and_values(
     assert found == offered if len(offered) < 4 else offered <= found
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_completes_commands_options_and_values(
     home: Home, project: Path, tmp_path: Path

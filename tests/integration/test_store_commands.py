@@ -189,6 +189,7 @@ def test_the_rights_that_making_tables_takes_are_named(
     execute(database_url, f"DROP OWNED BY r_{name}; DROP ROLE r_{name}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "said"),
     [
@@ -223,6 +224,7 @@ async def test_a_server_that_accepts_and_stays_silent_ends_the_start(tmp_path: P
     assert "x8Kw2mPqz7" not in caught.value.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("password", "said"),
     kept(

@@ -284,6 +284,7 @@ def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(
     assert owners == {"done": None, "lost": "own_lost.elsewhere", "there": None, "waits": None}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
 @pytest.mark.parametrize("kind", kept(["file", "server"], "file"))
 def test_a_copy_that_is_killed_leaves_no_half_session_and_is_gone_on_with(
@@ -504,6 +505,7 @@ async def test_a_tenant_gets_its_sessions_and_no_others(
         assert "tenant" in wrong.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
 @pytest.mark.parametrize("kind", kept(["file", "server"], "file"))
 async def test_an_artifact_that_is_damaged_behind_its_beginning_counts_as_missing(

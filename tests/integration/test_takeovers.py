@@ -75,6 +75,7 @@ DELTA_OF = 'event.event_type == "model_text_delta" and event.payload["text"].str
 CLOSING = {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop_at", sampled([1, 3, 7, 9, 13, 17, 24, 32], keep=2))
 async def test_a_run_killed_at_any_event_goes_on_and_repeats_no_effect(
     home: Home, project: Path, stop_at: int
@@ -211,6 +212,7 @@ async def test_a_typed_answer_is_of_its_type_in_the_next_process(home: Home, pro
     assert outcome.output == {"n": 3}
 
 
+@pytest.mark.long
 async def test_the_time_and_the_tool_calls_of_a_dead_process_are_paid(
     home: Home, project: Path
 ) -> None:
@@ -251,6 +253,7 @@ async def test_what_was_cancelled_without_an_owner_ends_without_a_model(
     assert unanswered_calls(path) == {}
 
 
+@pytest.mark.long
 async def test_a_run_that_kills_its_processes_fails_in_the_end(home: Home, project: Path) -> None:
     home.write_config(CONFIG)
     script = '[calls("note", text="x")]'

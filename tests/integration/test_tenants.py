@@ -91,6 +91,7 @@ NOTHING = {
 }
 
 
+@pytest.mark.long
 async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
     home: Home, project: Path, database_url: str, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ async def test_a_flood_says_that_not_all_of_it_is_counted(home: Home, project: P
     assert len(json.dumps(ended.payload)) < 6000
 
 
+@pytest.mark.long
 async def test_a_command_whose_time_was_up_has_its_output_and_no_code(
     home: Home, project: Path
 ) -> None:

@@ -95,6 +95,7 @@ async def test_a_timeout_of_the_tools_own_stays_its_own() -> None:
     assert "the server is slow" in result.error.message
 
 
+@pytest.mark.long
 @together(("most", "made"), [(0, 1), (1, 2), (None, 4)])
 async def test_a_tool_is_called_again_only_so_often(most: int | None, made: int) -> None:
     seen: list[str] = []
@@ -115,6 +116,7 @@ async def test_a_tool_is_called_again_only_so_often(most: int | None, made: int)
         assert error.details["max_retries"] == most
 
 
+@pytest.mark.long
 @together("way", ["retry", "arguments"])
 @together("readonly", [True, False])
 @together(("most", "made"), sampled([(0, 1), (2, 3), (9, 5)], keep=2))

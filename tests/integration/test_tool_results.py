@@ -122,6 +122,7 @@ BREAKS: dict[str, Callable[[], BaseException]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "colour"),
     sampled(
@@ -383,6 +384,7 @@ async def test_many_pictures_by_artifact_are_no_more_than_references(
     assert len(result.content) <= MAX_IMAGES + 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)  # many megabytes of pictures
 async def test_the_pictures_of_one_result_are_bounded_together(home: Home, project: Path) -> None:
     pictures = [image(picture(3_000_000 + n)) for n in range(5)]

@@ -353,6 +353,7 @@ async def killed(home: Home, project: Path, what: str, url: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", kept(["waiting", "queued"], "waiting"))
 async def test_what_a_killed_process_has_left_goes_on_in_the_same_trace(
     home: Home, project: Path, collector: OtlpReceiver, what: str

@@ -74,6 +74,7 @@ def test_the_code_of_a_page_is_the_file_that_it_names(page: str) -> None:
         assert (ROOT / name).read_text(encoding="utf-8") == code, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "script", "types", "prompt"),
     sampled(
@@ -209,6 +210,7 @@ JOBS: dict[str, list[Reply]] = {
 }
 
 
+@pytest.mark.long
 def test_the_commands_of_the_kgent_tutorial_print_what_it_shows(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def type_slowly(session: Session, text: str) -> None:
         time.sleep(PAUSE_S)  # a person's pace is what is tested
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", kept([(), ("--plain",)], ()), ids=kept(["edited", "plain"], "edited")
 )
@@ -158,6 +159,7 @@ def test_enter_opens_a_question_and_keeps_the_draft(home: Home, project: Path) -
     assert texts(server) == "half a message"
 
 
+@pytest.mark.long
 def test_a_text_that_goes_on_after_a_pause_answers_nothing(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,
@@ -207,6 +209,7 @@ def test_a_message_begun_at_an_open_question_is_no_answer(home: Home, project: P
     assert texts(server) == "also"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command", kept([("run", "begin"), ("chat", "begin"), ("chat", "--plain")], ("chat", "begin"))
 )
@@ -232,6 +235,7 @@ def test_a_key_typed_the_moment_a_question_shows_answers_it(
         session.wait_for_end()
 
 
+@pytest.mark.long
 def test_what_is_typed_during_a_run_answers_no_question(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,

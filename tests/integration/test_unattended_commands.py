@@ -59,6 +59,7 @@ async def run_commands(home: Home, project: Path, *commands: list[str]) -> list[
     return found
 
 
+@pytest.mark.long
 async def test_git_opens_no_editor_and_no_pager(home: Home, repository: Path) -> None:
     commit, commits, rebased, tagged, amended = await run_commands(
         home,

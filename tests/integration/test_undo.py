@@ -89,6 +89,7 @@ def snapshots_in(home: Home) -> list[Path]:
     return list((home.path / "snapshots").rglob("snap_*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "prepare",
     kept([a_repository, a_folder_in_a_repository, no_repository], a_repository, no_repository),
@@ -566,6 +567,7 @@ SHELL = {
 }
 
 
+@pytest.mark.long
 @settings(
     max_examples=8 if is_whole() else 3,
     deadline=None,
@@ -884,6 +886,7 @@ async def test_a_difference_is_shown_as_text_in_any_encoding(home: Home, project
     assert (converted.path, converted.note) == ("b.txt", "encoding: gb18030 -> utf-8")
 
 
+@pytest.mark.long
 async def test_the_changes_of_a_session_are_those_of_its_runs(home: Home, project: Path) -> None:
     (project / "kept.txt").write_text("one\n")
     made = recorded(

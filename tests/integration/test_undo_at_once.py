@@ -71,6 +71,7 @@ async def at_once(*moves: Awaitable[SwitchResult]) -> list[SwitchResult]:
     return [each for each in done if isinstance(each, SwitchResult)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "runtimes"),
     kept(list(product((2, MESSAGES, MESSAGES + 2), (1, 2))), (MESSAGES + 2, 2)),
@@ -108,6 +109,7 @@ async def test_undos_at_once_without_snapshots(home: Home, project: Path) -> Non
         assert await messages_in(made) == MESSAGES
 
 
+@pytest.mark.long
 async def test_two_programs_undo_two_messages(home: Home, project: Path) -> None:
     async with recorded(home, project, *writing()) as made:
         await said(made)
@@ -178,6 +180,7 @@ async def test_moves_of_all_kinds_agree_with_the_files(
             assert files_of(project) == files_after(await messages_in(made))
 
 
+@pytest.mark.long
 async def test_a_fork_has_the_files_of_its_conversation(home: Home, project: Path) -> None:
     async with recorded(home, project, *writing()) as made, recorded(home, project) as other:
         await said(made)
@@ -189,6 +192,7 @@ async def test_a_fork_has_the_files_of_its_conversation(home: Home, project: Pat
             assert files_of(into) == files_after(await messages_in(made, forked.session_id))
 
 
+@pytest.mark.long
 async def test_a_plain_switch_during_an_undo_is_not_lost(home: Home, project: Path) -> None:
     async with recorded(home, project, *writing()) as made, recorded(home, project) as other:
         nodes: list[str] = []

@@ -60,6 +60,7 @@ def ran(home: Home, project: Path) -> Path:
     return project
 
 
+@pytest.mark.long
 def test_undo_and_redo_say_what_came_back(home: Home, ran: Path) -> None:
     undone = soong_agent(home, ran, "undo")
     assert undone.returncode == 0, undone.stderr
@@ -217,6 +218,7 @@ def test_without_a_session_there_is_nothing_to_undo(home: Home, project: Path) -
     assert "--path" in done.stderr
 
 
+@pytest.mark.long
 def test_a_run_of_another_process_holds_undo_back_and_is_taken_back_once_killed(
     home: Home, ran: Path
 ) -> None:

@@ -228,6 +228,7 @@ CLOSES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(CLOSES, keep=3))
 async def test_rights_that_a_run_took_away_come_back(home: Home, project: Path, name: str) -> None:
     """With the rights of any user: the superuser may read everything."""
@@ -287,6 +288,7 @@ async def test_what_belongs_to_others_is_refused_for_what_it_is(home: Home, proj
             assert (project / "d" / "a").read_text() == "a"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_changed", sampled([False, True], keep=1))
 async def test_a_file_that_a_run_begins_to_track_is_left_alone(
     home: Home, project: Path, is_changed: bool
@@ -433,6 +435,7 @@ CHANGES = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(
     max_examples=int(os.environ.get("UNDO_EXAMPLES", "6" if is_whole() else "2")),
     deadline=None,

@@ -34,6 +34,7 @@ def refused(error: str, home: Home, project: Path, *words: str) -> subprocess.Co
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("is_new", "error"),
     sampled(paired([True, False], sampled(["ENOLCK", "EOPNOTSUPP", "EINVAL"], keep=1)), keep=1),

@@ -31,6 +31,7 @@ def configure(home: Home, server: ModelServer) -> None:
 REDIRECTIONS = ("2>err", "2>&-", ">out 2>err", "2>&1 >out | cat >err")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("redirection", "key"),
     [
@@ -58,6 +59,7 @@ def test_a_person_who_does_not_see_standard_error_is_asked_on_the_terminal(
     assert (project / "b.txt").exists() is (key == "y")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("redirection", "is_made"),
     [

@@ -38,6 +38,7 @@ def configure(home: Home, server: ModelServer, more: str = "") -> None:
     )
 
 
+@pytest.mark.long
 async def test_the_request_of_a_callback_is_whole(home: Home, project: Path) -> None:
     asked = Asked("deny", "deny", "deny")
     made = runtime(home, project, [*SCRIPTS, "done"], config=CONFIG, permission_callback=asked)
@@ -82,6 +83,7 @@ def seen(home: Home, project: Path, number: int, *options: str, rows: int) -> tu
             os.close(ours)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", kept([(), ("chat", "--plain")], ()), ids=kept(["run", "plain"], "run")
 )

@@ -243,6 +243,7 @@ def test_an_editor_gives_the_wide_answers(home: Home, files: Path, what: str) ->
     assert f"allow_{what}" not in {each["optionId"] for each in second["params"]["options"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", kept(["reads", "edits"], "edits"))
 def test_the_command_line_gives_the_wide_answers(home: Home, files: Path, what: str) -> None:
     def soong_agent(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -239,6 +239,7 @@ def test_the_window_in_the_words_of_services(text: str, window: int | None) -> N
     assert window_in(text) == window
 
 
+@pytest.mark.long
 def test_twenty_kilobytes_of_a_diff_are_reviewed(home: Home, project: Path) -> None:
     """The README's own example, with a server of one's own and no settings."""
     diff = "".join(f"+ line {number:05} of a diff\n" for number in range(1000))[:20_000]

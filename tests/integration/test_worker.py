@@ -107,6 +107,7 @@ async def test_a_drained_worker_lets_its_run_end(home: Home, project: Path, crew
             assert waiting.status is RunStatus.QUEUED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.sweep)], ids=str
 )
@@ -191,6 +192,7 @@ async def test_a_worker_whose_database_is_silent_ends_soon_after_its_drain(
             assert "could not be handed over" in worker.text
 
 
+@pytest.mark.long
 async def test_a_killed_workers_run_is_taken_over_at_once_on_the_same_host(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -267,6 +269,7 @@ async def test_a_run_whose_project_is_gone_fails_and_the_worker_lives_on(
             assert await runtime.queue() == []
 
 
+@pytest.mark.long
 async def test_runs_of_a_newer_protocol_are_left_to_newer_workers_beside_older_ones(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:
@@ -312,6 +315,7 @@ async def test_a_worker_of_one_tenant_serves_no_other(
             assert len(server.requests) == 1
 
 
+@pytest.mark.long
 async def test_a_tenant_has_no_more_runs_at_a_time_than_it_may(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -436,6 +440,7 @@ async def test_a_run_that_is_taken_over_stays_in_the_trace_that_its_dead_worker_
     assert run.trace_id == begun
 
 
+@pytest.mark.long
 async def test_a_killed_worker_leaves_no_command_running(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -460,6 +465,7 @@ async def test_a_killed_worker_leaves_no_command_running(
             assert len(server.requests) == 2
 
 
+@pytest.mark.long
 async def test_a_paused_workers_command_ends_with_its_lease(
     home: Home, project: Path, crew: Workers
 ) -> None:

@@ -292,6 +292,7 @@ async def test_a_completed_step_is_told_with_its_result(home: Home, project: Pat
     assert answer["no_step_claimed"] is False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ending", "reason", "code"),
     sampled(

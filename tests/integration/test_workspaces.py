@@ -177,6 +177,7 @@ def project(project: Path) -> Path:
     return project
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "machines", kept(["in the database", "in a folder"], "in the database"), indirect=True
 )

@@ -89,6 +89,7 @@ async def check_goes_on(made: AgentRuntime) -> None:
     await check_agreement(made, handle, events)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "failures"),
     [
@@ -188,6 +189,7 @@ async def test_a_transaction_that_a_failure_leaves_open_is_taken_back(
         await check_goes_on(made)
 
 
+@pytest.mark.long
 async def test_runs_beside_the_failing_one_are_judged_by_their_own_writes(
     home: Home, project: Path, disk: Disk
 ) -> None:
@@ -227,6 +229,7 @@ def family(request: ModelRequest) -> str | Calls:
     return "done"
 
 
+@pytest.mark.long
 async def test_whichever_write_of_a_child_fails_every_run_has_one_end(
     home: Home, project: Path, disk: Disk
 ) -> None:
@@ -278,6 +281,7 @@ def verbose(request: ModelRequest) -> str:
     return "here I am" if asked == ["next"] else "blah " * 400
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_request", [pytest.param(True, marks=pytest.mark.sweep), False])
 async def test_whichever_write_of_a_summary_fails_the_session_goes_on(
     home: Home, project: Path, disk: Disk, by_request: bool

@@ -225,6 +225,7 @@ async def test_nothing_that_a_tenant_does_grows_with_the_sessions_of_others(
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", sweeps.sampled(COMMANDS, 4))
 def test_no_command_reads_a_table_that_grows(
     houses: list[House], home: Home, project: Path, command: str

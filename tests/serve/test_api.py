@@ -81,6 +81,7 @@ async def test_a_message_may_be_blocks_and_goes_to_an_existing_session(
     assert [each["content"][0]["text"] for each in page["nodes"]] == ["hi", "one", "again", "two"]
 
 
+@pytest.mark.long
 @together(
     "body",
     [

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from agent_core.providers.scripted import calls
 from agent_core.serve.api.files import disposition
 from apis import api
@@ -57,6 +59,7 @@ async def test_artifacts_are_downloaded(home: Home, project: Path) -> None:
     assert "/" not in answer.headers["Content-Disposition"]
 
 
+@pytest.mark.long
 async def test_recorded_files_are_downloaded(home: Home, project: Path) -> None:
     (project / "sub").mkdir()
     (project / "sub" / "pixel.dat").write_bytes(PIXEL)

@@ -48,6 +48,7 @@ async def _ran(made: AgentRuntime, *session_ids: str, text: str = "hello") -> No
         await made.run(text, session_id, here=True)
 
 
+@pytest.mark.long
 async def test_sessions_added_meanwhile_change_no_page(
     home: Home, project: Path, url: str | None
 ) -> None:
@@ -86,6 +87,7 @@ async def test_sessions_are_narrowed(home: Home, project: Path, url: str | None)
     assert (waiting["is_waiting"], waiting["status"]) == (True, "waiting")
 
 
+@pytest.mark.long
 async def test_matches_come_page_by_page(home: Home, project: Path, url: str | None) -> None:
     made = _opened(home, project, url)
     async with made, api(made) as client:

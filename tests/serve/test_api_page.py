@@ -38,6 +38,7 @@ async def _output(command: str, folder: Path, **environ: str) -> str:
     return output.decode()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 async def test_every_request_of_the_page_does_what_it_says(
     home: Home, project: Path, tmp_path: Path

@@ -62,6 +62,7 @@ async def test_every_address_keeps_the_prefix(home: Home, project: Path, prefix:
     assert nothing.status == 404
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beginning", ["", "/proxy", "/p"])
 @pytest.mark.parametrize("prefix", ["", "/agents"])
 @pytest.mark.parametrize("cuts", [True, False])
@@ -119,6 +120,7 @@ async def _tenants(
                 await each.client.close()
 
 
+@pytest.mark.long
 async def test_what_belongs_to_another_tenant_is_unknown(
     home: Home, project: Path, database_url: str
 ) -> None:
@@ -209,6 +211,7 @@ async def test_a_queued_run_is_seen_by_its_tenant_only(
         assert gone.status == 204
 
 
+@pytest.mark.long
 async def test_a_worker_carries_a_run_out(home: Home, project: Path, crew: Workers) -> None:
     with ModelServer.in_thread(["hello"]) as server:
         write_config(home, server)

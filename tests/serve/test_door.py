@@ -128,6 +128,7 @@ async def test_the_program_decides_about_hosts(mounted: str) -> None:
         assert response.status == 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["DELETE", "PUT", "PATCH", "OPTIONS", "BREW"])
 async def test_a_method_that_is_not_taken_is_a_problem_that_names_those_that_are(
     mounted: str, method: str

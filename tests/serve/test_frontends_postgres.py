@@ -21,6 +21,7 @@ from worker_processes import URL_VARIABLE, workers, write_config
 WRITE = calls("code.write_file", path="a.txt", content="new\n")
 
 
+@pytest.mark.long
 async def test_workers_answer_front_ends_and_leaving_stops_them(
     home: Home, project: Path, database_url: str
 ) -> None:

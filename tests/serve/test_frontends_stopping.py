@@ -18,6 +18,7 @@ from own_consoles import ended, question, serving, signed_in, status
 WRITE = calls("code.write_file", path="a.txt", content="new\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [True, False])
 async def test_the_question_of_a_front_end_parks_when_the_server_stops(
     streams: bool, home: Home, project: Path

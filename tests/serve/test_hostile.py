@@ -423,6 +423,7 @@ async def test_whoever_never_ends_a_head_is_cut(console: OwnConsole) -> None:
         dripping.cancel()
 
 
+@pytest.mark.long
 async def test_idle_connections_keep_nobody_out(console: OwnConsole) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for number in range(1_000):

@@ -30,6 +30,7 @@ async def mounted(made: AgentRuntime) -> AsyncGenerator[str]:
         yield f"{address}/deep/console"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [OpenAIChatModel, OpenAIResponsesModel])
 async def test_pydantic_ai_talks_to_an_agent(
     kind: type[OpenAIChatModel] | type[OpenAIResponsesModel], home: Home, project: Path

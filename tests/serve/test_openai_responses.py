@@ -23,6 +23,7 @@ async def ask(client: Any, said: Any, **fields: Any) -> Any:
     return await client.responses.create(input=said, **fields)
 
 
+@pytest.mark.long
 async def test_the_client_gets_a_response(home: Home, project: Path) -> None:
     made = travelling(home, project, [LOOK, "It is Rome."])
     async with talking(made) as client:
@@ -83,6 +84,7 @@ async def test_the_events_of_the_stream_are_in_order(home: Home, project: Path) 
     assert final.output_text == "I look.It is Rome, 😀."
 
 
+@pytest.mark.long
 async def test_the_client_accumulates_the_stream(home: Home, project: Path) -> None:
     made = travelling(home, project, [LOOK, "It is Rome.", "no JSON", ROME])
     async with talking(made) as client:
@@ -164,6 +166,7 @@ async def test_an_unknown_response_is_refused(unknown: str, home: Home, project:
     assert refusal.value.param == "previous_response_id"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

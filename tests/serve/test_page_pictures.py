@@ -185,6 +185,7 @@ async def compare(
         await check(page, f"{name}-{width}-{look}", to=to)
 
 
+@pytest.mark.long
 @EVERY_SHAPE
 @pytest.mark.asyncio(loop_scope="module")
 async def test_pages_look_as_approved(

@@ -80,6 +80,7 @@ async def reader(made: AgentRuntime, who: Principal = EVERYTHING) -> AsyncGenera
         yield Reader(address, client)
 
 
+@pytest.mark.long
 async def test_the_pages_of_a_story(home: Home, project: Path) -> None:
     await a_story(home, project)
     made = runtime(home, project)
@@ -352,6 +353,7 @@ async def test_a_long_run_is_shown_in_parts(home: Home, project: Path) -> None:
             assert "Look at it often" in page
 
 
+@pytest.mark.long
 async def test_a_run_longer_than_a_page_is_undone_and_done_again(home: Home, project: Path) -> None:
     look = calls("code.list_dir", path=".")
     made = runtime(home, project, ["Hello.", *[look] * 90, "At last.", "Again."])
@@ -389,6 +391,7 @@ async def test_a_run_longer_than_a_page_is_undone_and_done_again(home: Home, pro
         assert await forms() == (2, False)
 
 
+@pytest.mark.long
 async def test_what_a_run_longer_than_a_page_has_used_is_said_to_be_the_least(
     home: Home, project: Path
 ) -> None:

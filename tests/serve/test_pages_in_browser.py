@@ -119,6 +119,7 @@ async def test_two_browsers_and_another_process_follow_one_session(
         two.check()
 
 
+@pytest.mark.long
 async def test_what_a_run_uses_is_shown_before_its_end_and_only_moves_that_can_be_made(
     home: Home, project: Path, browser: Browser
 ) -> None:
@@ -152,6 +153,7 @@ HIDDEN = "Object.defineProperty(document, 'hidden', {get: () => window.isHidden 
 """A script for pages that are opened behind another one: this browser shows every page."""
 
 
+@pytest.mark.long
 async def test_pages_that_nobody_sees_leave_the_connections_to_others(
     home: Home, project: Path, browser: Browser
 ) -> None:
@@ -221,6 +223,7 @@ async def test_a_page_is_live_although_a_script_arrives_late(
         one.check()
 
 
+@pytest.mark.long
 async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
     home: Home, project: Path, browser: Browser
 ) -> None:
@@ -619,6 +622,7 @@ OVERLAPS = """() => {
 }"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.sweep)])
 async def test_every_page_is_accessible_and_fits(
     home: Home, project: Path, browser: Browser, scheme: Any
@@ -650,6 +654,7 @@ async def test_every_page_is_accessible_and_fits(
             one.check()
 
 
+@pytest.mark.long
 async def test_pages_are_used_with_keys_alone(home: Home, project: Path, browser: Browser) -> None:
     await a_story(home, project)
     made = runtime(home, project, ["Hello."])
@@ -680,6 +685,7 @@ async def test_pages_are_used_with_keys_alone(home: Home, project: Path, browser
         one.check()
 
 
+@pytest.mark.long
 async def test_times_are_those_of_the_reader(home: Home, project: Path, browser: Browser) -> None:
     made = runtime(home, project, ["Hello.", "Hello."])
     async with made, console(made) as address:
@@ -700,6 +706,7 @@ async def test_times_are_those_of_the_reader(home: Home, project: Path, browser:
                 await one.page.get_by_role("link", name="Reload this page").click()
 
 
+@pytest.mark.long
 async def test_a_page_goes_on_after_the_server_was_killed(
     home: Home, project: Path, browser: Browser
 ) -> None:

@@ -82,6 +82,7 @@ async def test_who_is_signed_in_is_led_on_by_the_link(ready: Home, project: Path
             assert "<form" not in await response.text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["localhost", "::1", "0.0.0.0"])  # noqa: S104
 async def test_the_link_has_the_host_that_was_named(ready: Home, project: Path, host: str) -> None:
     if host == "::1" and not _has_ipv6():
@@ -194,6 +195,7 @@ async def test_the_link_opens_a_form_that_signs_in_once(ready: Home, project: Pa
             assert "Set-Cookie" not in response.headers
 
 
+@pytest.mark.long
 async def test_a_cookie_outlives_a_restart_and_ends_with_the_token_and_at_another_port(
     ready: Home, project: Path
 ) -> None:
@@ -284,6 +286,7 @@ async def test_after_ten_wrong_tokens_further_ones_wait_and_who_is_signed_in_doe
                 assert response.status == 401
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_a_browser_signs_in_with_the_link_and_then_with_the_token(
     ready: Home, project: Path, tmp_path: Path

@@ -14,6 +14,7 @@ from worker_processes import URL_VARIABLE, workers, write_config
 WRITE = calls("code.write_file", path="a.txt", content="new\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unattended", ["deny", "park"])
 async def test_a_question_of_a_worker_waits_and_messages_wait_behind_it(
     home: Home, project: Path, database_url: str, unattended: str
@@ -59,6 +60,7 @@ async def test_a_run_here_needs_no_worker_and_its_question_parks_at_a_signal(
     assert (project / "a.txt").read_text() == "new\n"
 
 
+@pytest.mark.long
 async def test_a_request_that_is_sent_to_two_servers_is_carried_out_once(
     home: Home, project: Path, database_url: str
 ) -> None:

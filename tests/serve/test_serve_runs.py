@@ -23,6 +23,7 @@ from sweeps import is_whole
 WRITE = calls("code.write_file", path="a.txt", content="new\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unattended", ["deny", "wait", "park"])
 async def test_a_question_waits_whatever_the_settings_say_and_messages_wait_behind_it(
     home: Home, project: Path, unattended: str
@@ -67,6 +68,7 @@ async def _events(client: aiohttp.ClientSession, run_id: str, begun: asyncio.Eve
     return [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_cancels_runs_ends_streams_and_parks_questions_until_a_restart(
     home: Home, project: Path, number: signal.Signals
@@ -128,6 +130,7 @@ async def test_the_token_stands_in_no_event(home: Home, project: Path) -> None:
     assert [path for path in kept if TOKEN.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.long
 async def test_a_killed_server_keeps_its_questions(home: Home, project: Path) -> None:
     async with ModelServer([WRITE, "written"]) as model:
         configure(home, model.base_url("openai"))
@@ -203,6 +206,7 @@ async def _post(client: aiohttp.ClientSession, key: str, body: Any) -> tuple[int
         return response.status, json.loads(await response.read())
 
 
+@pytest.mark.long
 async def test_a_message_that_is_sent_again_after_a_restart_starts_no_second_run(
     home: Home, project: Path
 ) -> None:
@@ -225,6 +229,7 @@ async def test_a_message_that_is_sent_again_after_a_restart_starts_no_second_run
     assert (answers[0][0], len(sessions), len(model.requests)) == (201, 1, 1)
 
 
+@pytest.mark.long
 async def test_a_hundred_streams_are_enough_for_anyone_and_slow_readers_hold_nothing_up(
     home: Home, project: Path
 ) -> None:

@@ -94,6 +94,7 @@ async def test_a_client_that_does_not_read_is_cut(monkeypatch: pytest.MonkeyPatc
         quick.close()
 
 
+@pytest.mark.long
 async def test_the_server_ends_while_a_client_does_not_read() -> None:
     application = Endless()
     async with running(application) as port:

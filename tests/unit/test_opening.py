@@ -130,6 +130,7 @@ class Swapped:
         return str(self._path)
 
 
+@pytest.mark.long
 @FILES
 def test_a_file_that_is_swapped_in_stays_open_as_long_as_the_database(
     end: str, database: Path, tmp_path: Path

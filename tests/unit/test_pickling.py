@@ -407,6 +407,7 @@ def test_a_plan_and_a_sum_of_usage_survive() -> None:
         assert_survives(value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_failed_run_leaves_its_process_pool_usable(method: str) -> None:
@@ -422,6 +423,7 @@ def test_a_failed_run_leaves_its_process_pool_usable(method: str) -> None:
     assert (result.text, result.session_id) == ("2 lamps", "s2")
 
 
+@pytest.mark.long
 def test_a_failed_run_is_raised_by_a_multiprocessing_pool() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         with pytest.raises(RunError, match="no lamps") as caught:

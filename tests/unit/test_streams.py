@@ -149,6 +149,7 @@ async def test_what_a_stream_has_opened_is_closed_however_it_is_left(
     assert faults == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", range(12))
 async def test_cancelling_at_any_step_closes_everything(steps: int) -> None:
     source = Source()

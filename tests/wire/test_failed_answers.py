@@ -502,6 +502,7 @@ def served(authority: Path, name: str) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.long
 @together(
     ("name", "ca_file", "cure"),
     [

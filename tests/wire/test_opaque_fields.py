@@ -264,6 +264,7 @@ async def ask(home: Home, project: Path, text: str) -> None:
         assert handle.status is RunStatus.COMPLETED, handle.error
 
 
+@pytest.mark.long
 async def test_opaque_fields_survive_the_store_and_another_process(
     home: Home, project: Path, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

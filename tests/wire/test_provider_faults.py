@@ -263,6 +263,7 @@ async def test_an_address_that_does_not_speak_tls_is_not_tried_again(protocol: s
     assert url in failure(found).error.message
 
 
+@pytest.mark.long
 async def test_a_certificate_nobody_signed_is_not_trusted(protocol: str, tls_server: str) -> None:
     found = await played(protocol, base_url=tls_server)
 
@@ -397,6 +398,7 @@ async def test_a_compressed_reply_is_read(protocol: str, split: int) -> None:
     assert len(reply(found).tool_calls) == 1
 
 
+@pytest.mark.long
 @pytest.mark.faults("streams cut at a byte")
 @pytest.mark.parametrize("ending", [Ending.CLOSE, Ending.RESET])
 async def test_a_stream_cut_at_any_byte_is_never_a_finished_reply(
@@ -538,6 +540,7 @@ async def test_an_error_event_before_the_text_is_tried_again(protocol: str) -> N
     assert shown(found) == "done"
 
 
+@pytest.mark.long
 async def test_twenty_megabytes_in_one_event_arrive(protocol: str) -> None:
     text = "x" * (20 * 1024 * 1024)
 

@@ -90,6 +90,7 @@ async def talk(protocol: str, replies: Sequence[Reply], **config: Any) -> AsyncG
         server.assert_complete()
 
 
+@pytest.mark.long
 async def test_a_model_that_takes_no_pictures_is_asked_once(protocol: str) -> None:
     refusal = Status(400, REFUSALS[protocol])
     async with talk(protocol, [refusal, "words", "more"]) as it:

@@ -98,6 +98,7 @@ async def test_a_proxy_of_the_environment_is_used(
     assert proxy.asked == ["POST http://model.test/v1/chat/completions"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
 async def test_an_encrypted_service_is_reached_through_a_tunnel(
     variable: str, authority: Path, monkeypatch: pytest.MonkeyPatch

@@ -382,6 +382,7 @@ async def test_a_failure_before_the_first_delta_is_tried_again() -> None:
     assert isinstance(events[-1], ModelCompleted)
 
 
+@pytest.mark.long
 async def test_no_response_is_finished_before_its_last_event() -> None:
     whole = sse(EVENTS)
     for count in range(len(whole)):
@@ -390,6 +391,7 @@ async def test_no_response_is_finished_before_its_last_event() -> None:
             assert isinstance(last, ModelFailed), count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", [1, 7])
 async def test_a_response_is_the_same_in_pieces_of_any_size(piece: int) -> None:
     reply = (await played(Sends(body(*WHOLE), piece=piece)))[-1]

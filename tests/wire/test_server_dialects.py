@@ -541,6 +541,7 @@ async def test_a_server_at_an_unknown_address_teaches_what_it_takes(server: Serv
     assert service.requests[-1].body.keys() <= fake.takes
 
 
+@pytest.mark.long
 @together("server", get_args(ServerName))
 async def test_a_dialect_is_read_however_its_bytes_are_split(server: ServerName) -> None:
     stream = FAKES[server].streams
@@ -558,6 +559,7 @@ async def test_a_dialect_is_read_however_its_bytes_are_split(server: ServerName)
     assert all(other == first for other in others)
 
 
+@pytest.mark.long
 @together("server", get_args(ServerName))
 async def test_a_dialect_that_is_cut_off_is_never_a_finished_reply(server: ServerName) -> None:
     stream = FAKES[server].streams

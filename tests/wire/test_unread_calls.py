@@ -184,6 +184,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OWN_KEY", "a-secret-of-the-user-1234")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", sampled(UNREAD, keep=6))
 async def test_it_goes_back_to_the_model(home: Home, project: Path, form: str) -> None:
     protocol, reply = UNREAD[form]

@@ -400,6 +400,7 @@ FIGURES = (
 TOKENS = one_of(integers(-5, 2000), sampled_from((-(2**70), 2**70, 10**12, 0)))
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(lists(TOKENS, min_size=7, max_size=7))
 @example([100, 0, 100, 0, 0, 1, 0])  # kept for an hour, but not written

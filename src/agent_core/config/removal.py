@@ -22,7 +22,7 @@ def remove_table(document: "TOMLDocument", section: str, name: str, at: int) -> 
     """
     from tomlkit.items import AoT, Comment, Whitespace  # noqa: PLC0415 - slow to import
 
-    tables: Any = document[section][name]  # pyright: ignore[reportUnknownVariableType, reportIndexIssue]
+    tables: Any = document[section][name]
     if not isinstance(tables, AoT):
         del tables[at]
         return

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from agcore.agent import Agent, AgentSession
@@ -62,6 +63,7 @@ async def test_a_whole_history_is_passed_on_with_its_results_together() -> None:
     assert answers == [[*WHOLE[2].content, *WHOLE[3].content], WHOLE[5].content]
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([*WHOLE, TWICE])))
 async def test_whatever_is_left_of_a_history_every_call_has_its_answer(

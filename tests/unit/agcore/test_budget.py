@@ -57,6 +57,7 @@ HISTORIES = {
 }
 
 
+@pytest.mark.long
 @together("history", HISTORIES.values(), ids=HISTORIES.keys())
 @together("summary", [SUMMARY, HUGE, LlmError.Other("cannot")])
 async def test_what_is_sent_stays_under_the_budget(
@@ -144,6 +145,7 @@ async def test_a_budget_smaller_than_the_prompt_of_a_summary_is_refused_at_once(
         AgentSession(Agent("a"), "s1", parts)
 
 
+@pytest.mark.long
 async def test_a_summary_of_a_long_history_takes_a_few_calls() -> None:
     provider = MockProvider(lambda request: SUMMARY if is_summary(request) else "ok")
     history = [ChatMessage.user_text(f"{number} " + "v" * 7000) for number in range(200)]
@@ -166,6 +168,7 @@ TEXTS = st.sampled_from(["short", "always be brief", "x" * 3000, "雪" * 900, "w
 EXCHANGES = st.lists(st.tuples(st.booleans(), TEXTS), max_size=12)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=25)
 @given(
     EXCHANGES,

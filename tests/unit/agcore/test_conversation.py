@@ -87,6 +87,7 @@ async def test_phase3_a_conversation_goes_on_after_a_restart(count: int, tmp_pat
         assert texts(await after.get_history())[-1] == "last"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)  # a hundred thousand writes
 @pytest.mark.parametrize("count", [8_000, pytest.param(100_000, marks=pytest.mark.sweep)])
 async def test_phase3_it_stays_fast_at_100_000_messages(count: int) -> None:

@@ -93,6 +93,7 @@ async def test_an_age_limit_takes_the_old_and_the_conversation_goes_on(tmp_path:
             assert texts(await live.get_history())[-2:] == ["later", "live"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_full", [True, False])
 async def test_what_is_missing_in_the_middle_is_a_gap(store: MemoryStore, *, is_full: bool) -> None:
     config = FULL if is_full else ConversationMemoryConfig.sliding_window(5)
@@ -118,6 +119,7 @@ async def test_what_was_used_last_may_be_all_that_is_left(store: MemoryStore) ->
     assert texts(await other.get_archive()) == ["0", "1", "2", "in its place", "last"]
 
 
+@pytest.mark.long
 async def test_many_tasks_add_to_one_session_without_loss(store: MemoryStore) -> None:
     async def write(name: int) -> None:
         memory = ConversationMemory(store, "s1", FULL)
@@ -135,6 +137,7 @@ async def test_many_tasks_add_to_one_session_without_loss(store: MemoryStore) ->
     )
 
 
+@pytest.mark.long
 async def test_a_call_and_its_answer_stay_together_whoever_else_writes(
     store: MemoryStore,
 ) -> None:
@@ -169,6 +172,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 async def test_several_processes_add_to_one_session_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "m.sqlite"
     async with await SqliteStore.open(path) as store:
@@ -203,6 +207,7 @@ async def test_the_order_is_that_of_the_messages_when_the_clock_jumps(
     assert texts(await memory.get_history()) == texts(await memory.get_archive()) == expected
 
 
+@pytest.mark.long
 async def test_what_the_first_release_wrote_is_read_and_gone_on_with(store: MemoryStore) -> None:
     for number in range(70):
         content = dump_text(user(str(number)).model_dump())

@@ -130,6 +130,7 @@ async def test_embeddings_that_are_none_are_an_error_that_says_so(
         await MemoryRetriever(await knowledge(), embed=embed).search("dog")
 
 
+@pytest.mark.long
 async def test_many_pages_are_embedded_in_pieces() -> None:
     pages, meanings = KnowledgeStore(InMemoryStore()), Meanings()
     for number in range(250):
@@ -139,6 +140,7 @@ async def test_many_pages_are_embedded_in_pieces() -> None:
     assert max(len(text) for texts in meanings.asked for text in texts) == 8000
 
 
+@pytest.mark.long
 async def test_a_search_by_meaning_leaves_the_event_loop_free() -> None:
     store = InMemoryStore()
     for number in range(1500):

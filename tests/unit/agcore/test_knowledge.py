@@ -218,6 +218,7 @@ _VOCABULARY = [f"{word}{end}" for word in ("plan", "serv", "copy", "数据库", 
                ("", "s", "ing", "ed", "er", ". ", "库", "\n")]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["in memory", "in Postgres"])
 async def test_the_index_scores_as_the_comparison_of_every_part_does(
     kind: str, open_kind: OpenKind
@@ -259,6 +260,7 @@ async def steps(pages: int) -> int:
     return count
 
 
+@pytest.mark.long
 async def test_a_search_costs_the_same_among_more_pages() -> None:
     few, many = await steps(20), await steps(500)
     assert few > 20

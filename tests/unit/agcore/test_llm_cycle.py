@@ -624,6 +624,7 @@ async def test_messages_that_are_too_long_are_the_callers_to_shorten() -> None:
 SERIALISED = st.integers(-(2**63), 2**64 - 1)  # beyond 64 bits a number is read as a float
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.text(), st.lists(st.integers(1, 9), max_size=5), st.dictionaries(st.text(), SERIALISED))
 async def test_however_a_reply_is_cut_it_is_joined_to_the_same(

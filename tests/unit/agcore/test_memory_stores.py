@@ -193,6 +193,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 async def test_phase3_several_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "memory.sqlite"
     async with await SqliteStore.open(path) as store:

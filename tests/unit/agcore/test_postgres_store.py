@@ -100,6 +100,7 @@ async def write_in_processes(url: str, table: str, *names: str) -> list[str]:
     return read
 
 
+@pytest.mark.long
 async def test_processes_create_one_table_and_share_its_conversations_and_session_memory(
     memory_database: str, memory_table: str
 ) -> None:

@@ -221,6 +221,7 @@ def test_a_name_needs_a_message_and_a_template_name_needs_templates() -> None:
         PromptComposer().user_template("ask", {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "part",
     ["{{#if a}}\n{{a}}\n{{/if}}\n", "{{!-- x --}}", "{{> b}}",

@@ -297,6 +297,7 @@ print("ended")
 """
 
 
+@pytest.mark.long
 def test_nothing_is_printed_about_a_stream_that_was_left() -> None:
     done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
         [sys.executable, program_file(PROGRAM)],

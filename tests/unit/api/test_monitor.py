@@ -231,6 +231,7 @@ async def test_a_client_is_closed_that_does_not_send_its_request_in_time(
         sending.cancel()
 
 
+@pytest.mark.long
 async def test_a_client_is_closed_that_does_not_read_its_answer_in_time() -> None:
     many = replace(FIGURES, lanes=[lane(f"tenant-{number}", 1, 1) for number in range(50_000)])
 

@@ -127,6 +127,7 @@ def test_a_picture_that_would_fill_the_memory_is_not_decoded(side: int) -> None:
         fitted(claiming(side, side), "image/png", max_bytes=10**6)
 
 
+@pytest.mark.long
 @together("kind", FORMATS)
 def test_damage_inside_is_an_error_when_it_is_to_be_made_smaller(kind: str) -> None:
     content = bytearray(picture(kind, (300, 200)))

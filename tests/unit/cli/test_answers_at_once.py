@@ -71,6 +71,7 @@ def request(**metadata: Any) -> PermissionRequest:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "decision"),
     [

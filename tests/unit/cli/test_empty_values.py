@@ -47,6 +47,7 @@ def test_the_arguments_are_found() -> None:
     assert len(LINES) > 100
 
 
+@pytest.mark.long
 @together("value", ["", " ", "\t\n"])
 @together("line", sampled(LINES, keep=40), ids=" ".join)
 def test_an_empty_value_is_refused(

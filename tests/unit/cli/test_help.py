@@ -46,6 +46,7 @@ def test_every_help_says_what_the_command_is_for_and_fits_a_terminal(
         assert max(map(len, text.splitlines())) <= 80, name
 
 
+@pytest.mark.long
 def test_the_help_of_the_program_fits_a_screen_and_names_the_options_of_run(
     shown: dict[str, str],
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_command_with_actions_has_an_example_of_each(shown: dict[str, str]) ->
             assert re.search(rf"^  .*soong-agent {name}\b", shown[group], re.M), name
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)  # the parser is built for each command
 def test_a_command_alone_says_what_it_says_among_all(shown: dict[str, str]) -> None:
     lines = [name.split() for name in shown if name]

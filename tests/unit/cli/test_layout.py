@@ -91,6 +91,7 @@ def test_rows_are_counted_at_the_width_of_the_window(line: str, rows: int) -> No
     assert rows_of(line, 40) == rows
 
 
+@pytest.mark.long
 def test_one_function_gives_the_size_of_the_window() -> None:
     folders = [Path(str(package.__file__)).parent for package in (agent_core.cli, kgent)]
     for file in (file for folder in folders for file in folder.rglob("*.py")):

@@ -183,6 +183,7 @@ def streamed(text: str, widths: Sequence[int], *, rows: int = 24) -> tuple[str, 
     return taken, taken + stream.finish(widths[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "width"), sampled(product(LONG, [40, 80]), keep=2))
 def test_a_tall_block_is_taken_row_by_row_as_it_stays(kind: str, width: int) -> None:
     text = f"Before.\n\n{LONG[kind]}\n\nAfter.\n"

@@ -401,6 +401,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.long
 @together("columns", [40, 80])
 @together("text", sampled([*HOSTILE, "x" * 300 + "/y once"], 4))
 @together("field", ["target", "diff", "rule", "agent_task"])

@@ -305,6 +305,7 @@ def pairs(nodes: Sequence[Node]) -> tuple[list[str], list[str]]:
     return sorted(calls), sorted(results)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(150), deadline=None)
 @given(histories(), st.integers(0, 2000), st.integers(0, 2))
 async def test_no_call_loses_its_result_and_nothing_kept_is_missing_from_the_next_request(

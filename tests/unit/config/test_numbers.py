@@ -79,6 +79,7 @@ def test_the_walk_finds_every_kind_of_section() -> None:
     } <= found
 
 
+@pytest.mark.long
 @together("key", sampled(KEYS, keep=len(KEYS) // 3))
 def test_a_number_out_of_range_is_refused_by_its_key(tmp_path: Path, key: str) -> None:
     is_float = key.endswith((".temperature", ".usd", "_s", "drain_seconds")) or ".price." in key

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from agent_core.context.given_messages import GivenMessage, read_history
@@ -66,6 +67,7 @@ def nodes(messages: Sequence[GivenMessage]) -> list[Node]:
     return made
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25))
 @given(CONVERSATIONS)
 def test_a_conversation_passes_through_every_format(turns: Sequence[Any]) -> None:
@@ -79,6 +81,7 @@ def test_a_conversation_passes_through_every_format(turns: Sequence[Any]) -> Non
     assert as_openai(back) == messages
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25))
 @given(CONVERSATIONS, st.data())
 def test_a_conversation_that_is_cut_off_has_an_answer_to_every_call(

@@ -110,6 +110,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_found_by_the_next_search(
     project: Path, walk: ProjectWalk, change: str
@@ -238,6 +239,7 @@ def test_a_search_finds_what_a_new_walk_finds_whatever_has_changed(
         assert found(walk) == found(a_walk(project))
 
 
+@pytest.mark.long
 @on_linux
 def test_more_events_than_the_kernel_keeps_lose_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch

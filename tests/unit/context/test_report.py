@@ -1,6 +1,8 @@
 from itertools import product
 from typing import Any
 
+import pytest
+
 from agent_core.context.composer import rebuild_requests
 from agent_core.context.system_prompt import system_block
 from agent_core.types import NodeType, ToolDefinition
@@ -91,6 +93,7 @@ def test_a_new_run_says_what_has_changed_since_the_last_one() -> None:
     assert changed["changed_segment"] == "history"
 
 
+@pytest.mark.long
 def test_the_next_run_of_a_path_builds_what_a_first_one_would() -> None:
     """Whatever the last run left: a call without its answer, a summary, a cut, another branch."""
 

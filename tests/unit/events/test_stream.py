@@ -104,6 +104,7 @@ async def test_a_slow_reader_makes_the_writer_wait_and_misses_no_structural_even
     assert most <= 4
 
 
+@pytest.mark.long
 async def test_waiting_deltas_are_merged_without_losing_text() -> None:
     stream = EventStream(capacity=8)
     reader = stream.read()

@@ -67,6 +67,7 @@ def test_no_payload_breaks_the_view_the_story_or_an_editor(terminal: str) -> Non
     assert screen.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [each.value for each in EventType])
 def test_what_an_event_says_can_be_copied_and_sent_to_another_process(kind: str) -> None:
     details = read_details(kind, {})

@@ -464,6 +464,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_a_guard_that_fails_closed_denies(place: Place, failure: str) -> None:
     hook = {"type": "command", "command": FAILURES[failure], "on_failure": "deny"}

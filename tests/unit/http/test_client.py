@@ -447,6 +447,7 @@ async def test_a_body_that_nobody_reads_does_not_fill_the_memory() -> None:
     assert largest <= 4 * MAX_HELD
 
 
+@pytest.mark.long
 async def test_a_response_may_come_before_the_request_has_been_sent() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -677,6 +678,7 @@ class TlsProxy(WebProxy):
         return self
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encrypted", [False, True], ids=["http", "https"])
 async def test_a_proxy_may_be_reached_over_tls(certificate: Path, encrypted: bool) -> None:
     tls = serving_tls(certificate)

@@ -124,6 +124,7 @@ def test_a_response_is_the_same_however_it_is_split(
     assert asyncio.run(play(split(head + b"\r\n" + sent, sizes))) == (200, body, False)
 
 
+@pytest.mark.long
 @given(ANY, SIZES)
 @settings(max_examples=examples(2000), deadline=None)
 def test_whatever_comes_is_a_response_or_an_error(data: bytes, sizes: list[int]) -> None:

@@ -189,6 +189,7 @@ async def test_what_is_not_http_is_an_error(name: str, stays: bool) -> None:
     assert isinstance(caught.value, expected)
 
 
+@pytest.mark.long
 @together("name", ["a size", "chunks", "early hints", "chunk extensions", "a trailer"])
 async def test_a_response_that_is_cut_anywhere_is_an_error(name: str) -> None:
     whole = GOOD[name]
@@ -234,6 +235,7 @@ async def test_a_body_may_drip_for_longer_than_the_limit_of_silence() -> None:
     assert body == b"x" * 64
 
 
+@pytest.mark.long
 async def test_data_that_unpacks_to_much_more_is_unpacked_in_pieces() -> None:
     bomb = gzip.compress(bytes(50_000_000))
     head = OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from agent_core.mcp.discovery import (
     MAX_DESCRIPTION_CHARS,
     DiscoveryCache,
@@ -47,6 +49,7 @@ def test_a_name_that_no_provider_takes_is_left_out(name: str) -> None:
     assert (left_out.description, left_out.input_schema) == ("", {})
 
 
+@pytest.mark.long
 def test_a_schema_that_would_break_requests_is_left_out() -> None:
     deep: dict[str, Any] = {"type": "object"}
     for _ in range(100_000):

@@ -20,6 +20,7 @@ def redactor(home: Path, entry: dict[str, Any]) -> Redactor:
     return Redactor(secret_values(read_servers(home, home)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_disabled", [False, True])
 @pytest.mark.parametrize("name", ["API_TOKEN", "REGION", "LANG", "PATH", "x"])
 @pytest.mark.parametrize(

@@ -341,6 +341,7 @@ async def test_the_same_memory_is_written_once_whatever_session_it_comes_from(
     assert folder.read().get(other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "label", ["[user {}]", "user {}", "[{}]", "`{}`", "node: {}.", "{}", "{}:", "[user {}]\nI like"]
 )

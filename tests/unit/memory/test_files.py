@@ -203,6 +203,7 @@ def test_processes_take_turns_and_the_catalog_misses_nobody(folder: MemoryFolder
     assert len([line for line in folder.catalog().splitlines() if line.startswith("- [")]) == 60
 
 
+@pytest.mark.long
 def test_a_writer_that_is_killed_leaves_files_whole_and_the_lock_free(
     folder: MemoryFolder,
 ) -> None:
@@ -245,6 +246,7 @@ def sizes_of_files(folder: MemoryFolder) -> list[int]:
     return [path.stat().st_size for path in folder.root.rglob("*.md")]
 
 
+@pytest.mark.long
 def test_reading_a_thousand_memories_again_costs_little_more_than_finding_the_files(
     folder: MemoryFolder,
 ) -> None:
@@ -271,6 +273,7 @@ def test_a_changed_a_new_and_a_deleted_file_are_noticed(folder: MemoryFolder) ->
     assert found == {"mem_1": "Likes ale", "mem_3": "Likes tea"}
 
 
+@pytest.mark.long
 def test_a_catalog_of_a_thousand_memories_is_read_whole_and_keeps_the_user_s_lines(
     folder: MemoryFolder,
 ) -> None:

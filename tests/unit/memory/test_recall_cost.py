@@ -2,6 +2,8 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MemoryFolder
 from agent_core.memory.recall import Recall, Selector, ranked, weigh_words
@@ -18,6 +20,7 @@ class Chooser:
         return '{"memory_ids": ["mem_0500"]}' if "mem_0500" in prompt else "none"
 
 
+@pytest.mark.long
 def test_a_recall_among_a_thousand_memories_costs_little_more_than_finding_the_files(
     tmp_path: Path,
 ) -> None:

@@ -37,6 +37,7 @@ def test_no_two_ids_have_one_folder_on_any_file_system() -> None:
         assert folded != unicodedata.normalize("NFKC", second).casefold(), (one, other)
 
 
+@pytest.mark.long
 @given(st.text(min_size=1, max_size=300), st.text(min_size=1, max_size=300))
 def test_different_ids_have_different_folders(one: str, other: str) -> None:
     assert (folder_name(one) == folder_name(other)) == (one == other)

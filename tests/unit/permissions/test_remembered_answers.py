@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import PermissionDeniedError
@@ -108,6 +109,7 @@ made_calls = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(made_calls, st.sampled_from(ANSWERS)), min_size=2, max_size=8))
 def test_a_call_passes_unasked_if_and_only_if_an_answer_before_covers_it(

@@ -330,6 +330,7 @@ ALLOW, ASK, DENY = (
 IN_SRC = {"decision": "allow", "tool": "code.write_file", "path": "src/**"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rules", "decision"),
     [

@@ -114,6 +114,7 @@ def has_let_go(fifo: Path) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", LEAVING)
 async def test_a_result_names_what_was_left_running(
     tmp_path: Path, launcher: Launcher, script: str
@@ -134,6 +135,7 @@ async def test_a_result_names_what_was_left_running(
         assert sorted(done.left_running) == left
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", WAITING)
 async def test_what_a_stopped_program_waited_for_was_not_left_running(
     tmp_path: Path, launcher: Launcher, script: str
@@ -214,6 +216,7 @@ async def launcher() -> AsyncIterator[Launcher]:
         yield opened
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sleeps", "timeout_s"), [("0", 15.0), ("60", 3.0)])
 async def test_daemons_that_have_let_go_of_everything_end_with_their_call(
     tmp_path: Path, launcher: Launcher, sleeps: str, timeout_s: float

@@ -273,6 +273,7 @@ async def attempt(
     return world.traces(result.stdout.text), result.stdout.text + result.stderr.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("escape", [pytest.param(each, id=each.name) for each in CONTROLS])
 async def test_a_program_without_a_confinement_succeeds(
     escape: Escape, world: World, launcher: Launcher

@@ -63,6 +63,7 @@ def test_inner_repositories_that_can_be_put_back_are_left_to_the_watch(tree: Pat
     assert below(tree, seen.unwanted) == {".git/commondir"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "file"),
     [

@@ -202,6 +202,7 @@ async def test_a_daemon_that_holds_the_pipe_ends_with_a_call_that_is_stopped(
     assert await eventually(lambda: not alive(pid_in(tmp_path / "child")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.003, 0.01, 0.3])
 async def test_a_cancelled_call_leaves_no_process(tmp_path: Path, delay_s: float) -> None:
     script = "trap '' TERM; echo $$ > leader; sleep 60 & echo $! > child; wait; sleep 60"
@@ -245,6 +246,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.long
 async def test_many_runs_leave_no_file_and_no_zombie(tmp_path: Path) -> None:
     await run(sh("true", cwd=tmp_path), timeout_s=60)
     before, children = open_files(), own_children()
@@ -265,6 +267,7 @@ asyncio.run(run(command, launcher=Launcher(), timeout_s=60))
 """
 
 
+@pytest.mark.long
 async def test_no_child_survives_a_parent_that_was_killed(tmp_path: Path) -> None:
     script = "trap '' TERM HUP; echo $$ > leader; sleep 60 & echo $! > child; sleep 60"
     source = Path(__file__).parents[3] / "src"
@@ -338,6 +341,7 @@ async def test_a_working_folder_that_is_gone_is_named(tmp_path: Path) -> None:
             find_program("./program", cwd=tmp_path / name, env=ENV)
 
 
+@pytest.mark.long
 async def test_a_flood_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
     flooding = asyncio.create_task(run(sh("yes", cwd=tmp_path), timeout_s=0.7))
     beats = 0
@@ -384,6 +388,7 @@ def test_a_program_that_is_not_there_is_a_clear_error(
     assert refusal.value.code is code
 
 
+@pytest.mark.long
 async def test_a_list_that_cannot_be_made_keeps_no_program_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

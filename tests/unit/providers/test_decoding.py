@@ -52,6 +52,7 @@ def test_lines_are_the_same_wherever_they_are_split(at: int) -> None:
     assert decoded(JsonLineDecoder(), [LINES[:at], LINES[at:]]) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoder", [EventDecoder(), JsonLineDecoder()])
 def test_twenty_megabytes_are_one_payload_however_they_come(decoder: Decoder) -> None:
     payload = b"x" * (20 * 1024 * 1024)

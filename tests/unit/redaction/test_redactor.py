@@ -5,6 +5,8 @@ import time
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
 from agent_core.redaction.redactor import DEEPEST, Redactor, walk
 from agent_core.secret_shapes import ADDRESS_LEADS, KEY_LEAD, KEYWORDS, TOKEN_LEADS
 from tables import together
@@ -295,6 +297,7 @@ def test_each_long_line_of_a_value_with_lines_is_one() -> None:
     assert redactor.secrets_only("-----BEGIN X-----") == "-----BEGIN X-----"
 
 
+@pytest.mark.long
 @together("piece", ["conf", "conf…", "…ue-1", "…", "configured-value-…"])
 def test_cuts_cost_what_a_text_is_long(piece: str) -> None:
     started = time.process_time()

@@ -49,6 +49,7 @@ def streamed(pieces: list[str]) -> str:
     return "".join([*map(stream.feed, pieces), stream.finish()])
 
 
+@pytest.mark.long
 @given(cut_texts())
 @settings(max_examples=examples(600), deadline=None)
 @example(["password", "=hunter2"])
@@ -145,6 +146,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(HOSTILE, keep=7))
 def test_a_hostile_text_takes_linear_time(name: str) -> None:
     text = HOSTILE[name][:SIZE]
@@ -163,6 +165,7 @@ def test_ordinary_text_costs_microseconds() -> None:
     assert time.process_time() - start < 10
 
 
+@pytest.mark.long
 @together("lead", [*TOKEN_LEADS, KEY_LEAD, "bearer", "password", "api_key"])
 def test_a_text_of_beginnings_costs_a_moment(lead: str) -> None:
     text = f"{lead} " * (SIZE // (len(lead) + 1))
@@ -174,6 +177,7 @@ def test_a_text_of_beginnings_costs_a_moment(lead: str) -> None:
     assert time.process_time() - start < SIZE * 15e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

@@ -138,6 +138,7 @@ def test_what_git_tracks_is_never_excluded(store: SnapshotStore, repo: Path) -> 
 NAMES = ("a", "a.b", "a-b", "a0", "a/b/c", "a/b-c", "b/a", "b.c", "z/\xe9", "sp ace", "l" * 200)
 
 
+@pytest.mark.long
 @together("seed", range(6))
 def test_an_index_has_the_paths_and_the_tree_that_git_says(tmp_path: Path, seed: int) -> None:
     random = Random(seed)  # noqa: S311

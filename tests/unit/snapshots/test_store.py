@@ -46,6 +46,7 @@ def test_the_same_content_is_kept_once(store: SnapshotStore, work: Path, tmp_pat
     assert packed_bytes(work) < size + 2000
 
 
+@pytest.mark.long
 def test_a_small_change_of_a_large_file_takes_little(store: SnapshotStore, work: Path) -> None:
     (work / "large").write_bytes(os.urandom(20 << 20))
     first = store.record(work).snapshot_id

@@ -125,6 +125,7 @@ async def test_a_forked_process_locks_a_memory_store_itself(tmp_path: Path) -> N
         assert locks_of(path) == before
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 async def test_a_forked_process_is_refused_the_store_of_its_parent(tmp_path: Path) -> None:
     async with await SqliteStore.open(tmp_path / "memory.db") as store:

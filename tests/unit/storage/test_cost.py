@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from agent_core.storage.sqlite import InlineConnection, SqliteSessionStore
@@ -79,6 +80,7 @@ async def steps(store: SqliteSessionStore, work: Work) -> int:
     return count
 
 
+@pytest.mark.long
 async def test_the_cost_does_not_grow_with_history() -> None:
     """A small session and one with 30,000 events."""
     small, large = await grown(20), await grown(3000)
@@ -102,6 +104,7 @@ def a_hold(run_id: str) -> BudgetHold:
     )
 
 
+@pytest.mark.long
 async def test_the_cost_of_a_share_does_not_grow_with_children_that_have_ended() -> None:
     counts: list[int] = []
     for children in (20, 400):
@@ -128,6 +131,7 @@ async def crowded(sessions: int) -> SqliteSessionStore:
     return store
 
 
+@pytest.mark.long
 async def test_the_cost_does_not_grow_with_the_number_of_sessions() -> None:
     few_sessions, many_sessions = await crowded(60), await crowded(1500)
     for name, work in WORK:
@@ -138,6 +142,7 @@ async def test_the_cost_does_not_grow_with_the_number_of_sessions() -> None:
     assert later[1] <= later[0] * 1.1 + 10
 
 
+@pytest.mark.long
 async def test_folders_nearby_are_found_without_reading_those_of_others() -> None:
     """The first of many folders, and the first sessions in a folder of many."""
     counts: list[int] = []

@@ -56,6 +56,7 @@ async def stored(
         yield store, edit
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_session_that_cannot_be_read_keeps_no_other_one_open(
     stored: tuple[SessionStore, Edit], damage: str, caplog: pytest.LogCaptureFixture
@@ -99,6 +100,7 @@ OF_JOBS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", OF_JOBS)
 async def test_a_job_that_cannot_be_judged_keeps_no_other_one_from_its_worker(
     database_url: str, damage: str, caplog: pytest.LogCaptureFixture

@@ -172,6 +172,7 @@ def test_an_older_database_keeps_its_rows_and_gets_what_is_new(
 LAST_RELEASED = MIGRATIONS[-2].version
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "released", sorted({*sampled(range(1, LAST_RELEASED), keep=5), LAST_RELEASED})
 )
@@ -314,6 +315,7 @@ connections.open_writer(Path(sys.argv[1]))
 """
 
 
+@pytest.mark.long
 def test_an_upgrade_that_is_killed_in_the_middle_is_finished_by_the_next_start(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

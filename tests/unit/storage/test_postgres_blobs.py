@@ -186,6 +186,7 @@ def test_a_large_blob_is_refused_with_the_cure(url: str) -> None:
     blobs.close()
 
 
+@pytest.mark.long
 def test_a_restart_of_the_database_is_outlived(postgres_server: Server) -> None:
     blobs = PostgresBlobs(with_blob_tables(postgres_server.url()))
     digest = keep(blobs, b"before", by="art_1")

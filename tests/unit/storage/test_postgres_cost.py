@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 import psycopg
+import pytest
 
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.types import BudgetHold, BudgetScope, EventType, RunChange, RunStatus
@@ -92,6 +93,7 @@ async def cost(url: str) -> int:
     return touched(url) - before
 
 
+@pytest.mark.long
 async def test_ten_thousand_other_sessions_cost_nothing(
     database_url: str, empty_database_url: str
 ) -> None:

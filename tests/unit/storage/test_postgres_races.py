@@ -58,6 +58,7 @@ async def test_one_of_those_that_create_a_session_at_once_gets_it(
         assert len(await stores[0].agents(session)) == 1
 
 
+@pytest.mark.long
 async def test_eight_writers_of_one_session_leave_no_gap(
     stores: list[PostgresSessionStore],
 ) -> None:
@@ -123,6 +124,7 @@ async def test_no_more_is_reserved_than_there_is(stores: list[PostgresSessionSto
     assert (use.spent["turns"], use.reserved.get("turns", 0)) == (20, 0)
 
 
+@pytest.mark.long
 async def test_the_first_answer_counts_and_is_the_only_one(
     stores: list[PostgresSessionStore],
 ) -> None:

@@ -258,6 +258,7 @@ async def outcome(work: Awaitable[object]) -> object:
         return error.code
 
 
+@pytest.mark.long
 async def test_a_read_of_another_tenants_ids_finds_what_an_empty_store_does(stores: Stores) -> None:
     empty = SqliteSessionStore.in_memory()
     async with PostgresSessionStore.open(stores.url, tenant="nobody") as nobodys:

@@ -159,6 +159,7 @@ def test_a_task_is_created_whole_and_untouched(change: dict[str, object]) -> Non
         apply(None, TaskChange(NOW, TaskCreated.model_validate({"task": document})))
 
 
+@pytest.mark.long
 def test_a_cycle_is_found_in_a_graph_deeper_than_the_stack() -> None:
     deep = 50_000
     links = {str(number): [str(number + 1)] for number in range(deep)}

@@ -356,6 +356,7 @@ def as_saved_by_an_editor(log: bytes) -> list[bytes]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", range(9))
 async def test_a_finished_task_stays_finished_however_its_log_was_saved(
     project: Path, kind: int

@@ -52,6 +52,7 @@ def whole_lines(log: bytes, cut: int) -> int:
     return sum(end - 1 <= cut for end in ends_of_lines(log))
 
 
+@pytest.mark.long
 def test_r2_a_log_torn_at_any_byte_loads_its_whole_lines(log: bytes) -> None:
     for cut in places(log):
         replayed = read_log(log[:cut])
@@ -60,6 +61,7 @@ def test_r2_a_log_torn_at_any_byte_loads_its_whole_lines(log: bytes) -> None:
         assert read_log(log[: replayed.end]).lines == replayed.lines
 
 
+@pytest.mark.long
 def test_r2_a_log_filled_with_zeros_from_any_byte_loads_its_whole_lines(log: bytes) -> None:
     for cut in places(log):
         for tail in (b"\0" * (len(log) - cut + 512), b"\0" * 17 + b"\n", b"\0\0\n\0\0\n"):
@@ -96,6 +98,7 @@ def line_at(log: bytes, place: int) -> int:
     return log.count(b"\n", 0, place) + 1
 
 
+@pytest.mark.long
 @together("mask", [0x01, 0x04, 0x20, 0x80])
 def test_a_flipped_bit_anywhere_never_makes_a_task_shorter(log: bytes, mask: int) -> None:
     whole = read_log(log)
@@ -107,6 +110,7 @@ def test_a_flipped_bit_anywhere_never_makes_a_task_shorter(log: bytes, mask: int
     assert refused > 20, "the last line is no exception"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("byte", [b"\0", b"\n", b'"', b"1"])
 def test_a_byte_too_much_or_too_little_never_makes_a_task_shorter(log: bytes, byte: bytes) -> None:
     whole = read_log(log)
@@ -130,6 +134,7 @@ def test_a_run_of_wrong_bytes_in_whole_lines_never_makes_a_task_shorter(
         is_noticed(read_log(log), damaged, line_at(log, first))
 
 
+@pytest.mark.long
 def test_a_wrong_byte_in_a_last_line_without_its_newline_is_found_too(log: bytes) -> None:
     whole = read_log(log)
     last = log[:-1].rfind(b"\n") + 1
@@ -167,6 +172,7 @@ def test_an_empty_line_between_others_is_damage(log: bytes) -> None:
         read_log(log[:first] + b"\n" + log[first:])
 
 
+@pytest.mark.long
 def test_r2_a_log_whose_end_is_there_twice_loads_once(log: bytes) -> None:
     whole = read_log(log)
     for length in places(log)[1:]:

@@ -282,6 +282,7 @@ class History:
             assert_nothing_came_back(earlier, self.dag, command)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(80), deadline=None)
 @given(histories)
 def test_no_history_reaches_a_forbidden_state_and_every_prefix_replays(

@@ -113,6 +113,7 @@ def cost(work: Callable[[int, Shape], None], count: int, shape: Shape) -> float:
         gc.enable()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("work", "shape"), paired([create_at_once, grow_step_by_step, work_off], SHAPES)

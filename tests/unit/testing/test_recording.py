@@ -238,6 +238,7 @@ async def test_ids_that_a_model_has_made_up_and_times_in_its_words_stay(tmp_path
     model.assert_complete()
 
 
+@pytest.mark.long
 async def test_a_long_session_is_recorded_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from unicodedata import normalize
 
 import orjson
 import psycopg
+import pytest
 from hypothesis import given, strategies as st
 
 from agent_core.storage.connections import open_in_memory
@@ -60,6 +61,7 @@ def missed(cases: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         connection.close()
 
 
+@pytest.mark.long
 def test_every_letter_that_folds_is_found_by_each_part_of_its_folded_form() -> None:
     assert len(folded_letters()) > 1000
     cased = [char for char in folded_letters() if char.casefold() != char]

@@ -135,6 +135,7 @@ def refused() -> Iterator[str]:
                     pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [said, tabled, named, refused])
 def test_every_text_has_chinese_words(source: Callable[[], Iterable[str]]) -> None:
     missing = sorted({text for text in source() if text.strip() and text not in CHINESE})

@@ -130,6 +130,7 @@ def test_no_pattern_takes_long_for_any_path(pattern: bytes, path: bytes) -> None
     assert process_time() - started < 5
 
 
+@pytest.mark.long
 def test_a_file_full_of_patterns_is_bounded() -> None:
     evil = b"\n".join(b"**/*a*a*a%d" % number for number in range(20_000))
     started = process_time()

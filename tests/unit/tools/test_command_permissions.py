@@ -432,6 +432,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long
 @together("line", HARMLESS)
 async def test_a_command_known_to_read_only_is_remembered_by_its_program(
     unchanged: Code, line: str
@@ -584,6 +585,7 @@ async def test_a_known_name_on_another_program_is_not_known(
     assert "only read" in (await access(commands, "head a.txt")).scope
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variable",
     ["RIPGREP_CONFIG_PATH", "GREP_OPTIONS", "LESSOPEN", "LD_PRELOAD", "GIT_DIR", "GIT_PAGER", "X"],
@@ -599,6 +601,7 @@ async def test_an_environment_that_is_not_known_to_change_nothing_makes_it_exact
         assert " as exactly: " in (await access(changed, line)).scope
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", ["rg -. word", "grep -r word .", "diff -r . src", "rg -uu word"])
 @pytest.mark.parametrize("secret", [".env", "sub/deep/.env", "server.pem"])
 async def test_what_would_read_secrets_on_its_way_is_remembered_word_for_word(

@@ -47,6 +47,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @together("times", [1, 40])
 @together(("text", "encoding"), [c[1:] for c in CASES], ids=[f"{c[0]} in {c[2]}" for c in CASES])
 def test_short_and_long_texts_are_read_as_they_were_written(
@@ -63,6 +64,7 @@ def test_the_few_telling_lines_of_a_long_file_decide() -> None:
     assert DecodedText.decode(content, shown="a.py").encoding.name == "cp1252"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "encoding"), [("作者张三，", "gb18030"), ("すべての人間、", "euc_jp")]
 )

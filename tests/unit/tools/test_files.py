@@ -190,6 +190,7 @@ files.replace_file(path, b"new" * 100_000, before=before, unfinished=notes)
 """
 
 
+@pytest.mark.long
 def test_g8_a_kill_at_any_step_leaves_the_old_file_or_the_new_one(project: Path) -> None:
     path = project / "f"
     seen: set[bytes] = set()

@@ -291,6 +291,7 @@ def is_admitted(schema: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.long
 @settings(max_examples=examples(400), deadline=None)
 @given(st.dictionaries(st.sampled_from(_WORDS), _JSON, max_size=3))
 def test_only_schemas_of_their_dialect_are_admitted(parts: dict[str, Any]) -> None:

@@ -74,6 +74,7 @@ async def test_lines_that_stay_keep_their_own_ends(code: Code, project: Path) ->
     assert file.read_bytes() == b"zero\r\none\r\ntwo\nfour\r\nfive\nsix\r\n"
 
 
+@pytest.mark.long
 async def test_a_long_file_with_mixed_ends_is_adapted_quickly(code: Code, project: Path) -> None:
     file = project / "a.txt"
     before = b"".join(b"%d\r\n" % n if n % 3 else b"%d\n" % n for n in range(200_000))

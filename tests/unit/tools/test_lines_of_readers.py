@@ -298,6 +298,7 @@ def _argv(line: str) -> Sequence[str]:
     return shlex.split(line) if is_alone else ["bash", "-c", line]
 
 
+@pytest.mark.long
 @together("line", COVERED)
 async def test_lines_of_readers_in_the_project_are_covered(judge: Judge, line: str) -> None:
     judged = await judge(_argv(line))

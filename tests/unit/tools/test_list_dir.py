@@ -90,6 +90,7 @@ async def test_a_folder_300_deep_is_listed_to_its_end(code: Code, project: Path)
     assert listing["truncated"] is False
 
 
+@pytest.mark.long
 async def test_many_files_cost_what_is_shown(code: Code, project: Path) -> None:
     for number in range(3000):
         os.close(os.open(project / f"{number:05}", os.O_CREAT | os.O_WRONLY))

@@ -117,6 +117,7 @@ async def test_another_link_of_the_environment_is_in_doubt(place: Path) -> None:
     assert (await judge(place, LINES[0], PYTHON)).decision == "ask"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [

@@ -218,6 +218,7 @@ def test_templates_of_settings_are_not_sensitive(
     assert boundaries.resolve(f".env.{end}").sensitive
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [

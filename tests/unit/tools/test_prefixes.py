@@ -471,6 +471,7 @@ def test_values_that_cannot_be_compared_are_shown() -> None:
     assert shown(ExpectedOutput(Odd), BOTH)
 
 
+@pytest.mark.long
 def test_a_long_answer_is_read_a_bounded_number_of_times() -> None:
     rows = json.dumps([{"city": f"n{number}", "note": "x" * 20} for number in range(2_000)])
     reads: list[object] = []

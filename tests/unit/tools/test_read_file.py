@@ -135,6 +135,7 @@ async def test_a_huge_file_costs_one_page(code: Code, project: Path) -> None:
     assert page["next_start_line"] == 50_002
 
 
+@pytest.mark.long
 async def test_a_huge_line_costs_no_memory_and_the_next_line_is_found(
     code: Code, project: Path
 ) -> None:

@@ -508,6 +508,7 @@ async def test_every_ignore_file_that_ripgrep_reads_can_show_what_is_hidden(
     assert reason(await judge(folders, "rg PASS src")) == "sensitive"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [
@@ -578,6 +579,7 @@ async def test_a_tree_that_is_too_large_is_remembered_word_for_word(
     assert (await judge(folders, "grep -r word src", DENIES)).decision == "ask"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["2", "4"])
 async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
     folders: Path, version: str
@@ -633,6 +635,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folders
 
 
+@pytest.mark.long
 @together(
     "line",
     [

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_core.tools import Toolbox, ToolContext
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolCall, ToolPermission
@@ -11,6 +13,7 @@ from agent_core.types import ToolCall, ToolPermission
 PAGE = Path(__file__).parents[3] / "CONTRIBUTING.md"
 
 
+@pytest.mark.long
 async def test_the_tool_of_the_recipe_counts_lines(
     workspace: Workspace, context: ToolContext, project: Path
 ) -> None:

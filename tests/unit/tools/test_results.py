@@ -118,6 +118,7 @@ def test_a_finished_result_keeps_its_flags_and_loses_its_nuls() -> None:
     ]
 
 
+@pytest.mark.long
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),

@@ -154,6 +154,7 @@ def test_the_refusal_names_the_line_the_placeholder_and_the_cure() -> None:
     assert "make it an argument of a command" in str(refused.value)
 
 
+@pytest.mark.long
 @together("shell", SHELLS)
 @together("template", RUN)
 def test_a_program_gets_exactly_the_values(place: Path, shell: str, template: str) -> None:
@@ -168,6 +169,7 @@ def test_a_program_gets_exactly_the_values(place: Path, shell: str, template: st
     ]
 
 
+@pytest.mark.long
 @together("shell", SHELLS)
 @together("value", HOSTILE)
 def test_a_hostile_value_arrives_as_it_is(place: Path, shell: str, value: str) -> None:

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import pytest
 from msgspec.structs import fields
 
 from agent_core.types import EventType, RuntimeEvent, Usage, utc_now
@@ -36,6 +37,7 @@ def test_each_record_is_of_a_known_kind() -> None:
     assert set(_RECORDS) <= set(EventType)
 
 
+@pytest.mark.long
 @together("kind", EventType)
 def test_no_payload_breaks_a_reader(kind: EventType) -> None:
     chance = random.Random(kind)  # noqa: S311 - for the same payloads each time

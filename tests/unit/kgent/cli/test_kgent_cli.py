@@ -263,6 +263,7 @@ def test_an_empty_prompt_is_refused_as_one(
     assert "the prompt is empty" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @together("name", ["session_id", "task_id", "run_id"])
 @together("value", ["", " "])
 def test_an_empty_id_of_a_program_is_refused(tmp_path: Path, name: str, value: str) -> None:

@@ -216,6 +216,7 @@ def test_a_different_profile_has_another_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_config(first) != fingerprint_config(second)
 
 
+@pytest.mark.long
 def test_a_fingerprint_is_the_same_in_every_process(tmp_path: Path) -> None:
     path = profile(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": ["ls", "wc"]}})
     program = (

@@ -33,6 +33,7 @@ def break_sockets(store: PostgresSessionStore, how: int) -> None:
             there.shutdown(how)  # one that nothing has used since is shut down already
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", HOW)
 async def test_a_step_whose_socket_fails_is_done_on_another_connection(
     how: str, database_url: str

@@ -108,6 +108,7 @@ async def test_a_connection_that_was_cut_is_opened_again(url: str) -> None:
                 has_missed |= misses
 
 
+@pytest.mark.long
 async def test_a_server_that_stops_and_comes_back_is_found_again(postgres_server: Server) -> None:
     postgres_server.stop()
     async with Notices.open(postgres_server.url()) as notices:

@@ -88,6 +88,7 @@ async def least(proxy: Proxy, url: str, before: Step, step: Step) -> tuple[int, 
     return min(taken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_step_takes_one_statement_and_one_round_trip(
     shared_postgres: Server, database_url: str, step: str
@@ -97,6 +98,7 @@ async def test_a_step_takes_one_statement_and_one_round_trip(
         assert await least(proxy, url, nothing, STEPS[step]) == (1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WORKERS_STEPS)
 async def test_what_a_run_through_a_worker_adds_is_sent_together(
     shared_postgres: Server, database_url: str, name: str

@@ -65,6 +65,7 @@ def known(monkeypatch: pytest.MonkeyPatch, *migrations: Migration) -> Generator[
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "released", sampled(range(schema.FIRST, MIGRATIONS[-1].version + 1), keep=4)
 )

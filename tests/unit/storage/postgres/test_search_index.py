@@ -85,6 +85,7 @@ WITHOUT = ("DROP INDEX nodes_words, nodes_of_tenant", "UPDATE nodes SET tenant =
 """As a database is that had nodes before they had a tenant."""
 
 
+@pytest.mark.long
 async def test_a_new_database_has_the_indexes(database_url: str) -> None:
     assert examine(database_url).search == "there"
     await fill(database_url)
@@ -105,6 +106,7 @@ async def test_processes_that_open_it_at_once_build_them_once(database_url: str)
     assert examine(database_url).search == "there"
 
 
+@pytest.mark.long
 async def test_a_filled_one_is_searched_without_and_gets_them_from_store_migrate(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ UTF8 = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
 STORY = "Мой Дом, a1é, 图书馆, 1→→→2, cd-图书馆xyz"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("letters", "by_index", "without"),
     [

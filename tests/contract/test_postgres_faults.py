@@ -551,7 +551,8 @@ async def test_a_process_that_is_paused_in_a_transaction_does_not_count_as_busy(
 ) -> None:
     """The server ends a transaction that is idle, and waits for an active one for ever."""
     states = "SELECT DISTINCT state FROM pg_stat_activity WHERE xact_start IS NOT NULL"
-    others = f"{states} AND datname = current_database() AND pid != pg_backend_pid()"
+    clients = "datname = current_database() AND backend_type = 'client backend'"
+    others = f"{states} AND {clients} AND pid != pg_backend_pid()"
     is_paused, goes_on = threading.Event(), threading.Event()
 
     def pause(owner: str, lease: object) -> bool:

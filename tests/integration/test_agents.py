@@ -477,7 +477,7 @@ async def test_an_answer_in_the_form_of_a_result_is_taken_apart(home: Home, proj
 async def test_a_child_that_takes_too_long_is_stopped_and_its_parent_goes_on(
     home: Home, project: Path
 ) -> None:
-    played = Cast({"go": [sub("wait", timeout_ms=50), "done"], "wait": [Hangs(text="hm")]})
+    played = Cast({"go": [sub("wait", timeout_ms=500), "done"], "wait": [Hangs(text="hm")]})
     async with runtime(home, project, played) as made:
         handle = await go(made)
         child = await inspected(made, handle)

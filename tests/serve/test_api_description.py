@@ -183,6 +183,6 @@ def _try(
     try:
         attempt()
     except BaseExceptionGroup as group:
-        problems += [f"{operation.label}, {mode}: {error}" for error in group.exceptions]
+        problems += [f"{operation.label}, {mode}: {error!r}" for error in group.exceptions]
     except Unsatisfiable:
         pass  # every request of the kind is valid

@@ -195,6 +195,7 @@ async def test_more_windows_than_connections_are_all_live_and_can_be_used(
         await first.send("third")
         for each in windows:
             await each.shows("Three.")
+            await each.page.locator("#status", has_text="completed").wait_for()
             text = await each.page.locator("#conversation").inner_text()
             assert [text.count(one) for one in ("One.", "Two.", "Three.")] == [1, 1, 1]
             assert await each.page.locator("#lost").is_hidden()

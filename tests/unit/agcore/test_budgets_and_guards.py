@@ -90,7 +90,7 @@ async def test_time_that_is_spent_stops_a_call_in_the_middle() -> None:
             return await super().chat(request)
 
     with pytest.raises(AgentError.LimitExceeded, match="wall_s"):
-        await Agent("a", model=Hangs(), budget=Budget(wall_s=0.1)).run("go")
+        await Agent("a", model=Hangs(), budget=Budget(wall_s=1)).run("go")
     assert ended.is_set()
 
 

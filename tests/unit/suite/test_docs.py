@@ -117,6 +117,7 @@ def test_the_change_check_builds_the_site() -> None:
         "make check",
         "make docs",
         "make guard",
+        "make test-long",
         "make test",
     ]
 

@@ -1,7 +1,5 @@
 """A stored session with something of everything, and the command that looks at it."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,25 +7,16 @@ from typing import Any
 from agent_core import PermissionDecision
 from agent_core.providers.scripted import Calls, Fails, Says, ScriptedCall, calls
 from agent_core.types import Decision, Usage
+from in_process import carry_out
 from isolation import Home
 from runtimes import ask, runtime
 
 SOONG = str(Path(sys.executable).with_name("soong-agent"))
 
 
-def soong(home: Home, project: Path, *words: str, answer: str = "", **more: str) -> Any:
-    """Run `soong-agent sessions` in a project."""
-    environ = {**os.environ, "SOONG_AGENT_HOME": str(home.path), **more}
-    return subprocess.run(  # noqa: S603
-        [SOONG, "sessions", *words],
-        cwd=project,
-        env=environ,
-        input=answer,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def soong(home: Home, project: Path, *words: str, answer: str = "") -> Any:
+    """Carry out `soong-agent sessions` in a project."""
+    return carry_out(["sessions", *words], home.env(), project, answer)
 
 
 async def a_story(home: Home, project: Path) -> None:

@@ -1,4 +1,4 @@
-"""Orchestrators and Tasks on the command line: real processes, a scripted model."""
+"""Orchestrators and Tasks on the command line, with a scripted model."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from in_process import carry_out
 from isolation import Home
 from sweeps import kept
 
@@ -50,20 +51,8 @@ def written(home: Home, *, pool: str = POOL, pause: float = 0.0) -> None:
     home.write_config(f"{model}context_window = 32000\n{pool}")
 
 
-def soong(
-    home: Home, project: Path, *arguments: str, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "agent_core.cli", *arguments],
-        cwd=project,
-        env=home.env(PYTHONWARNINGS="error", **environ),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        stdin=subprocess.DEVNULL,
-        check=False,
-        timeout=20,
-    )
+def soong(home: Home, project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return carry_out(arguments, home.env(), project)
 
 
 def led(home: Home, project: Path) -> subprocess.CompletedProcess[str]:
@@ -156,7 +145,14 @@ def test_a_task_is_shown_as_json(home: Home, project: Path) -> None:
 @pytest.mark.sweep
 def test_a_task_is_shown_in_ascii_where_nothing_else_can_be(home: Home, project: Path) -> None:
     led(home, project)
-    done = soong(home, project, "tasks", "show", "t1", PYTHONIOENCODING="ascii")
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_core.cli", "tasks", "show", "t1"],
+        cwd=project,
+        env=home.env(PYTHONIOENCODING="ascii"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert "`-- completed s1" in done.stdout
@@ -182,9 +178,7 @@ def test_a_task_becomes_a_picture_that_needs_nothing_from_the_network(
     kept(
         [
             (("nobody",), 1, "there are: t1"),
-            pytest.param(
-                ("--session-id", "s2", "t1"), 1, "there are: none", marks=pytest.mark.sweep
-            ),
+            pytest.param(("--session-id", "s2", "t1"), 2, "no session s2", marks=pytest.mark.sweep),
             pytest.param(
                 ("--svg", "missing/wall.svg", "t1"), 1, "cannot be written", marks=pytest.mark.sweep
             ),

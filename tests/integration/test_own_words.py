@@ -1,7 +1,5 @@
 """Messages that come with content: what a compaction and lists of sessions take from them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from agent_core import ImageBlock, ModelRequest, RunStatus, TextBlock, UserMessa
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.text.content import mark_content
 from captures import Key
+from in_process import carry_out
 from integration.test_chat import CTRL_D, ENTER, READY, converse
 from integration.test_compaction import CONFIG, Reply, is_compact, said, split, summarised
 from isolation import Home
@@ -24,16 +23,7 @@ PICTURE = ImageBlock(mime_type="image/png", data="aGVsbG8=")
 
 
 def soong_agent(home: Home, project: Path, *words: str, stdin: str = "") -> str:
-    done = subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "agent_core.cli", *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        cwd=project,
-        env=home.env(),
-        timeout=60,
-        check=False,
-    )
+    done = carry_out(words, home.env(), project, stdin)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -17,6 +17,7 @@ import pytest
 from agent_core import AgentRuntime, ToolDefinition, UserMessage
 from agent_core.providers.scripted import Calls, Fails, Says, ScriptedProvider, calls
 from agent_core.types import ToolPermission
+from in_process import carry_out
 from isolation import Home
 from runtimes import CONFIG, Asked, collect, runtime
 
@@ -286,14 +287,10 @@ agent_definition_id = "default_worker_agent"
 
 
 def soong(home: Home, project: Path, *arguments: str) -> tuple[int, str]:
-    argv = [sys.executable, "-m", "agent_core.cli", *arguments]
-    done = subprocess.run(  # noqa: S603 - our own command
-        argv, cwd=project, env=home.env(), capture_output=True, check=False, timeout=30
-    )
-    return done.returncode, done.stdout.decode() + done.stderr.decode()
+    done = carry_out(arguments, home.env(), project)
+    return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.timeout(90)  # nine processes, one after the other
 def test_what_was_stored_before_a_secret_was_configured_is_not_shown_with_it(
     home: Home, project: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from agent_core.providers.scripted import calls
 from captures import Key, Shown
 from chats import AT_REST, CTRL_D, ENTER, READY, configure, converse
+from in_process import carry_out
 from isolation import Home
 from model_server import ModelServer, Status
 from sweeps import kept
@@ -35,14 +36,9 @@ UNKNOWN = calls("code.nothing", path="cart.py")
 
 
 def soong(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "agent_core.cli", *words],
-        env=home.env(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = carry_out(words, home.env())
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.mark.parametrize(

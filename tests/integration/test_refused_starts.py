@@ -17,6 +17,7 @@ from agent_core.providers.scripted import Fails, ScriptedProvider, calls
 from agent_core.types import Budget
 from captures import Key, record
 from editors import Editor, EditorError
+from in_process import carry_out
 from isolation import Home
 from model_server import ModelServer
 from runtimes import CONFIG, runtime
@@ -213,16 +214,7 @@ async def test_the_last_session_on_postgres_is_the_last_one_with_an_answer(
 
 
 def soong_agent(home: Home, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "agent_core.cli", *words],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-        cwd=project,
-        env=home.env(),
-    )
+    return carry_out(words, home.env(), project)
 
 
 def configure(home: Home, server: ModelServer, key: str = "") -> None:

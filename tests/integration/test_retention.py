@@ -253,14 +253,14 @@ async def test_the_space_of_sessions_and_projects_is_measured(home: Home, projec
         assert found.database_bytes
         assert found.database_bytes > whole.row_bytes
         assert (await made.stored_bytes(project.parent)).sessions == []
-    shown = soong(home, project, "du", "--json")
+    shown = await asyncio.to_thread(soong, home, project, "du", "--json")
     measured = json.loads(shown.stdout)
     assert {each["session_id"] for each in measured["sessions"]} == {"one", "two"}
     assert measured["projects"][0]["project"] == str(project)
     assert measured["projects"][0]["total_bytes"] == measured["total"]["total_bytes"]
-    listed = soong(home, project, "du", "--here", "--limit", "1").stdout
-    assert "1 more: --limit 0 shows all" in listed
-    assert "the database takes" in listed
+    listed = await asyncio.to_thread(soong, home, project, "du", "--here", "--limit", "1")
+    assert "1 more: --limit 0 shows all" in listed.stdout
+    assert "the database takes" in listed.stdout
 
 
 @pytest.mark.sweep

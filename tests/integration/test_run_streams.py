@@ -17,6 +17,7 @@ from agent_core.process.confinement import probe
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.text.content import without_content
 from agent_core.types import RuntimeEvent
+from in_process import carry_out
 from isolation import Home
 from model_server import Answer, ModelServer, Reply
 
@@ -45,17 +46,20 @@ class Command:
     def __call__(
         self,
         *words: str,
-        stdin: bytes | int = subprocess.DEVNULL,
+        stdin: bytes | int | None = None,
         pass_fds: Sequence[int] = (),
         environ: Mapping[str, str] | None = None,
     ) -> "subprocess.CompletedProcess[str]":
+        variables = self.home.env(**environ or {})
+        if not pass_fds and (stdin is None or isinstance(stdin, bytes)):
+            return carry_out(words, variables, self.project, stdin)
         process = subprocess.Popen(  # noqa: S603 - our own command
             self.argv(*words),
-            stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
+            stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin or subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=self.project,
-            env=self.home.env(**environ or {}),
+            env=variables,
             pass_fds=pass_fds,
         )
         out, err = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout=120)
@@ -71,10 +75,7 @@ class Command:
 
     def events(self, name: str = "events.jsonl") -> list[dict[str, Any]]:
         """The lines of the file, each as its published schema wants it."""
-        printed = subprocess.run(  # noqa: S603 - our own command
-            self.argv("schema", "events"), capture_output=True, check=True, timeout=60
-        )
-        schema = json.loads(printed.stdout)
+        schema = json.loads(carry_out(["schema", "events"], self.home.env()).stdout)
         jsonschema.Draft202012Validator.check_schema(schema)
         check = jsonschema.Draft202012Validator(schema)
         lines = [json.loads(line) for line in (self.project / name).read_text().splitlines()]

@@ -17,6 +17,7 @@ from agent_core.permissions.saved_rules import read_rules
 from agent_core.providers.scripted import calls
 from captures import Key, record
 from editors import Editor
+from in_process import carry_out
 from isolation import Home
 from mcp_bench import plain
 from model_server import ModelServer
@@ -69,15 +70,7 @@ def configured(home: Home, server: ModelServer, permissions: str = "") -> None:
 
 
 def soong_agent(home: Home, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "agent_core.cli", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=home.env(),
-    )
+    return carry_out(arguments, home.env())
 
 
 async def targets(home: Home, project: Path, script: list[Any], config: str = SAVES) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from in_process import carry_out
 from isolation import Home, fresh_folder
 from session_stories import SOONG, a_story, soong
 from sweeps import kept, sampled
@@ -69,8 +70,7 @@ def test_a_list_names_title_status_turns_tokens_cost_and_project(story: tuple[Ho
     assert "--limit 0 shows all" in limited.stderr
     assert soong(home, project, "list", "--json", "--limit", "1").stderr == ""
     assert soong(home, project, "list", "test_ADD").stdout.startswith("sess_18aa")
-    elsewhere = project.parent / "elsewhere"
-    elsewhere.mkdir()
+    elsewhere = fresh_folder("project", "elsewhere")
     assert "sess_18aa" in soong(home, elsewhere, "list").stdout
     assert soong(home, elsewhere, "list", "--here").stdout == ""
     assert soong(home, project, "list", "--limit", "-3").returncode == 2
@@ -140,8 +140,15 @@ def test_a_tree_marks_the_active_path_and_keeps_what_was_undone(story: tuple[Hom
     (undone,) = [line for line in drawn if "Break it" in line]
     assert "├─  [node_" in undone
     assert "failed" in undone
-    plain = soong(home, project, "tree", "18aa", PYTHONIOENCODING="ascii:backslashreplace").stdout
-    assert "|-  [node_" in plain
+    plain = subprocess.run(  # noqa: S603
+        [SOONG, "sessions", "tree", "18aa"],
+        cwd=project,
+        env=home.env(PYTHONIOENCODING="ascii:backslashreplace"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "|-  [node_" in plain.stdout
 
 
 def test_a_search_finds_words_of_messages_calls_and_results(story: tuple[Home, Path]) -> None:
@@ -228,18 +235,9 @@ def test_a_prefix_that_several_have_names_them_and_changes_nothing(
 @pytest.mark.sweep
 def test_beginnings_of_ids_do_for_undo_and_differences(home: Home, project: Path) -> None:
     asyncio.run(a_story(home, project))
-    environ = {**os.environ, "SOONG_AGENT_HOME": str(home.path)}
 
     def command(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603
-            [SOONG, *words],
-            cwd=project,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return carry_out(words, home.env(), project)
 
     ambiguous = command("undo", "sess_18")
     assert ambiguous.returncode == 2

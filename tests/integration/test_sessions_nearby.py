@@ -1,8 +1,8 @@
 """A folder without sessions names those of the folders above and below it."""
 
+import asyncio
 import re
 import sqlite3
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -10,8 +10,8 @@ import pytest
 
 from agent_core import AgentRuntime
 from agent_core.testing import ScriptedProvider
+from in_process import carry_out
 from isolation import Home
-from session_stories import SOONG
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,26 +25,17 @@ async def fill(folder: Path, home: Home, sessions: int) -> None:
 
 
 def said(home: Home, folder: Path, *words: str, code: int) -> str:
-    done = subprocess.run(  # noqa: S603 - our own command
-        [SOONG, *words],
-        cwd=folder,
-        env=home.env(OPENAI_API_KEY="none"),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    done = carry_out(words, home.env(OPENAI_API_KEY="none"), folder)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     return done.stderr
 
 
-async def test_sessions_of_other_folders_are_named(home: Home, project: Path) -> None:
+def test_sessions_of_other_folders_are_named(home: Home, project: Path) -> None:
     here = project / "here"
-    await fill(project, home, 2)
-    await fill(here / "deep" / "down", home, 1)
-    await fill(project / "here-too", home, 1)  # neither above nor below
+    asyncio.run(fill(project, home, 2))
+    asyncio.run(fill(here / "deep" / "down", home, 1))
+    asyncio.run(fill(project / "here-too", home, 1))  # neither above nor below
     named = (
         f"; there are 2 sessions in {project}, 1 session in {here / 'deep' / 'down'}:"
         f" --path {project} chooses that folder"
@@ -68,8 +59,8 @@ async def test_sessions_of_other_folders_are_named(home: Home, project: Path) ->
     assert named in below
 
 
-async def test_folders_apart_are_not_named(home: Home, project: Path) -> None:
-    await fill(project / "one", home, 1)
+def test_folders_apart_are_not_named(home: Home, project: Path) -> None:
+    asyncio.run(fill(project / "one", home, 1))
     two = project / "two"
     two.mkdir()
     listed = said(home, two, "sessions", "--here", code=0)
@@ -77,19 +68,19 @@ async def test_folders_apart_are_not_named(home: Home, project: Path) -> None:
 
 
 @pytest.mark.sweep
-async def test_many_folders_are_counted(home: Home, project: Path) -> None:
+def test_many_folders_are_counted(home: Home, project: Path) -> None:
     for name in "abcdef":
-        await fill(project / name, home, 1)
+        asyncio.run(fill(project / name, home, 1))
     listed = said(home, project, "sessions", "--here", code=0)
     assert f"there is 1 session in {project / 'f'}, 1 session in {project / 'e'}" in listed
     assert "more in 2 other folders" in listed
 
 
 @pytest.mark.sweep
-async def test_very_many_folders_and_sessions_are_not_counted_to_the_last(
+def test_very_many_folders_and_sessions_are_not_counted_to_the_last(
     home: Home, project: Path
 ) -> None:
-    await fill(project, home, 1)
+    asyncio.run(fill(project, home, 1))
     here = project / "here"
     here.mkdir()
     with closing(sqlite3.connect(home.path / "sessions.sqlite")) as database, database:
@@ -106,10 +97,10 @@ async def test_very_many_folders_and_sessions_are_not_counted_to_the_last(
     assert "more in 96 or more other folders" in listed
 
 
-async def test_run_names_a_session_whose_folder_is_gone(home: Home, project: Path) -> None:
-    await fill(project / "elsewhere" / "old", home, 1)
-    await fill(project / "before", home, 1)
-    await fill(project / "elsewhere" / "new", home, 1)
+def test_run_names_a_session_whose_folder_is_gone(home: Home, project: Path) -> None:
+    asyncio.run(fill(project / "elsewhere" / "old", home, 1))
+    asyncio.run(fill(project / "before", home, 1))
+    asyncio.run(fill(project / "elsewhere" / "new", home, 1))
     (project / "before").rename(project / "after")
     (project / "elsewhere").rename(project / "moved")
     model = ["--model", "openai:x@http://127.0.0.1:9/v1"]

@@ -1,4 +1,4 @@
-"""`config show`, `completion`, `agents list` and `skills list`, as processes."""
+"""`config show`, `completion`, `agents list` and `skills list`."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.config.positions import find_lines
+from in_process import carry_out
 from isolation import Home
 from sweeps import kept, paired, sampled
 from tables import together
@@ -43,15 +44,7 @@ command = ["rm", "*"]
 def command(
     home: Home, project: Path, *words: str, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-m", "agent_core.cli", *words],
-        env=home.env() | environ,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return carry_out(words, home.env(**environ), project)
 
 
 def settings(done: subprocess.CompletedProcess[str]) -> dict[str, list[object]]:

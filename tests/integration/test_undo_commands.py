@@ -14,6 +14,7 @@ import pytest
 
 import warm
 from captures import record
+from in_process import carry_out
 from isolation import Home
 from sweeps import kept
 
@@ -28,15 +29,7 @@ def wrote(path: str, content: str) -> dict[str, Any]:
 
 
 def soong_agent(home: Home, project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "agent_core.cli", *arguments, "--path", str(project)],
-        input="1\n" * 80,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=home.env(),
-    )
+    return carry_out([*arguments, "--path", str(project)], home.env(), given="1\n" * 80)
 
 
 def names_in(folder: Path) -> list[str]:

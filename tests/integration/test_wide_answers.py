@@ -5,7 +5,6 @@ import json
 import shlex
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from agent_core import AgentCoreError, ErrorCode, PermissionDecision, Permission
 from agent_core.providers.scripted import Calls, ScriptedCall, calls
 from agent_core.types import Decision
 from editors import Editor
+from in_process import carry_out
 from isolation import Home
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, ask, runtime
@@ -247,15 +247,7 @@ def test_an_editor_gives_the_wide_answers(home: Home, files: Path, what: str) ->
 @pytest.mark.parametrize("what", kept(["reads", "edits"], "edits"))
 def test_the_command_line_gives_the_wide_answers(home: Home, files: Path, what: str) -> None:
     def soong_agent(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "-m", "agent_core.cli", *arguments, "--path", str(files)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=home.env(),
-        )
+        return carry_out([*arguments, "--path", str(files)], home.env())
 
     with ModelServer.in_thread([*MORE[what], "done"]) as server:
         configured(home, server, 'unattended = "park"')

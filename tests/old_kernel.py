@@ -1,13 +1,15 @@
-"""Runs a program as on a kernel without Landlock and without namespaces for users.
+"""Runs a module as on a kernel without Landlock and without namespaces for users.
 
-`python old_kernel.py program argument…`: a filter of system calls refuses what confines programs.
+`python old_kernel.py module argument…`: a filter of system calls refuses what confines programs.
 """
 
 import ctypes
 import errno
-import os
+import runpy
 import struct
 import sys
+
+from agent_core.process.confinement import probe
 
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
 _LANDLOCK, _UNSHARE, _CLONE, _CLONE3 = 444, 272, 56, 435
@@ -41,4 +43,6 @@ def refuse() -> None:
 
 if __name__ == "__main__":
     refuse()
-    os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606
+    probe.cache_clear()  # a copy of a process may know what the kernel was able to do before
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -96,7 +96,7 @@ class Server:
         for pid in family:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        while any(_family(pid) for pid in family):
+        while _family(*family):
             time.sleep(0.01)
         (self.folder / "data" / "postmaster.pid").unlink()  # as a new boot knows that it is stale
 
@@ -353,10 +353,11 @@ def _locked(path: Path) -> Generator[IO[str]]:
         yield file
 
 
-def _family(pid: int) -> list[int]:
-    """A process and its children, those that only wait to be collected left out."""
+def _family(*pids: int) -> list[int]:
+    """Processes and their children, those that only wait to be collected left out."""
     rows = [line.split() for line in _run(("ps", "-A", "-o", "pid=,ppid=,stat=")).splitlines()]
-    related = [(int(own), state) for own, parent, state in rows if str(pid) in {own, parent}]
+    found = ((int(own), int(parent), state) for own, parent, state in rows)
+    related = [(own, state) for own, parent, state in found if {own, parent} & {*pids}]
     return [own for own, state in related if not state.startswith("Z")]
 
 

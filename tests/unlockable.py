@@ -1,13 +1,13 @@
-"""Runs a program for which no file can be locked, as on some network file systems.
+"""Runs a module for which no file can be locked, as on some network file systems.
 
-Run as `python tests/unlockable.py <error> <program> [argument …]`. The kernel answers each request
-for a lock with the error: a filter of system calls, which the program inherits.
+Run as `python tests/unlockable.py <error> <module> [argument …]`. The kernel answers each request
+for a lock with the error: a filter of system calls, which what it starts inherits.
 """
 
 import ctypes
 import errno
-import os
 import platform
+import runpy
 import struct
 import sys
 
@@ -50,4 +50,5 @@ def refuse_locks(error: int) -> None:
 
 if __name__ == "__main__":
     refuse_locks(getattr(errno, sys.argv[1]))
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -19,21 +20,26 @@ from worker_processes import WorkerProcess, workers, write_config
 
 LEASE_S = 1.5
 IS_OVER = "SELECT CAST(lease_expires_at AS TIMESTAMPTZ) < clock_timestamp() FROM sessions"
+IS_OWNED = "SELECT owner IS NOT NULL FROM sessions"
+LAST_BEAT = "SELECT max(heartbeat_at) FROM workers"
+"""When the only worker has said last that it lives."""
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def beats(url: str) -> float:
-    """When the only worker has said last that it lives, on the server's clock."""
-    with psycopg.connect(url) as connection:
-        row = connection.execute("SELECT extract(epoch FROM max(heartbeat_at)) FROM workers")
-        return float(row.fetchone()[0])  # type: ignore[index] - an aggregate has a row
+async def selected(connection: psycopg.AsyncConnection, query: LiteralString) -> Any:
+    """The only value of the only row."""
+    row = await (await connection.execute(query)).fetchone()
+    assert row is not None
+    return row[0]
 
 
-async def next_beat(url: str, after: float) -> float:
-    while (found := await asyncio.to_thread(beats, url)) <= after:  # noqa: ASYNC110 - a row
+async def after_beats(connection: psycopg.AsyncConnection, number: int) -> None:
+    """Wait until the only worker has said so many times more that it lives."""
+    seen = {await selected(connection, LAST_BEAT)}
+    while len(seen) <= number:
         await asyncio.sleep(0.02)
-    return found
+        seen.add(await selected(connection, LAST_BEAT))
 
 
 @pytest.mark.long
@@ -50,27 +56,26 @@ async def test_a_new_worker_leaves_runs_to_those_that_were_cut_off(
         for each in (home, elsewhere):
             write_config(each, server, lease_s=LEASE_S)
         await asyncio.to_thread(crew.start)
-        async with AgentRuntime(
-            project_dir=project, home_dir=elsewhere.path, database_url=database_url
-        ) as runtime:
+        async with (
+            AgentRuntime(
+                project_dir=project, home_dir=elsewhere.path, database_url=database_url
+            ) as runtime,
+            await psycopg.AsyncConnection.connect(database_url, autocommit=True) as watching,
+        ):
             handle = await runtime.start("go")
             while not server.requests:  # noqa: ASYNC110 - the server is in a thread
                 await asyncio.sleep(0.02)
             new: WorkerProcess | None = None
             for _ in range(2):
                 proxy.stall()
-                while shared_postgres.sql(IS_OVER, database) != "t\n":  # noqa: ASYNC110
+                while not await selected(watching, IS_OVER):  # noqa: ASYNC110 - a row
                     await asyncio.sleep(0.05)
                 if new is None:
                     new = await asyncio.to_thread(others.start)
                     proxy.flow()
-                    last = beats(database_url)
-                    for _ in range(20):
-                        last = await next_beat(database_url, last)
+                    await after_beats(watching, 20)
                     assert "continues" not in new.text
-                    assert (
-                        shared_postgres.sql("SELECT owner IS NULL FROM sessions", database) == "f\n"
-                    )
+                    assert await selected(watching, IS_OWNED)
             await (await runtime.attach(handle.run_id)).wait()
             assert new is not None
             assert "continues" in new.text, "this time it has stayed away"
@@ -84,7 +89,10 @@ async def test_a_process_that_could_not_say_that_it_lives_gets_the_time_for_it(
     with ModelServer.in_thread([]) as server, Proxy.in_thread(shared_postgres.port) as proxy:
         write_config(home, server, lease_s=LEASE_S)
         with workers(home, shared_postgres.url(database, port=proxy.port)) as crew:
-            async with PostgresSessionStore.open(database_url) as store:
+            async with (
+                PostgresSessionStore.open(database_url) as store,
+                await psycopg.AsyncConnection.connect(database_url, autocommit=True) as watching,
+            ):
                 process = await store.queue(LEASE_S).register()
                 await asyncio.to_thread(crew.start)
                 proxy.stall()
@@ -95,10 +103,8 @@ async def test_a_process_that_could_not_say_that_it_lives_gets_the_time_for_it(
                 )
                 await store.queue_run(opening)
                 await asyncio.sleep(2 * LEASE_S)
-                last = await asyncio.to_thread(beats, database_url)
                 proxy.flow()
-                for _ in range(3):
-                    last = await next_beat(database_url, last)
+                await after_beats(watching, 3)
                 run = await store.run(opening.run_id)
                 assert run is not None
                 assert run.status is RunStatus.QUEUED

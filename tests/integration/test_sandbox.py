@@ -387,7 +387,7 @@ async def test_what_a_killed_process_has_left_is_removed_by_the_next_start(
 
 def on_old_kernel(home: Home, *argv: str, answers: str = "") -> subprocess.CompletedProcess[str]:
     script = str(Path(__file__).parents[1] / "old_kernel.py")
-    command = [sys.executable, script, sys.executable, "-m", "agent_core.cli", *argv]
+    command = [sys.executable, script, "agent_core.cli", *argv]
     return subprocess.run(  # noqa: S603
         command, env=home.env(), input=answers, capture_output=True, text=True, check=False
     )

@@ -177,7 +177,7 @@ def _referenced() -> ToolResult:
 
 
 def _shared() -> object:
-    inner: list[Any] = ["x" * 1000]
+    inner: list[Any] = ["x" * 20_000]
     for _ in range(30):
         inner = [inner, inner]
     return inner
@@ -386,38 +386,34 @@ async def test_many_pictures_by_artifact_are_no_more_than_references(
 
 @pytest.mark.long
 @pytest.mark.timeout(90)  # many megabytes of pictures
-async def test_the_pictures_of_one_result_are_bounded_together(home: Home, project: Path) -> None:
-    pictures = [image(picture(3_000_000 + n)) for n in range(5)]
-    shown, files, _ = await pictured(home, project, *pictures)
-    assert [block for block in shown if isinstance(block, ImageBlock)] == pictures[:3]
-    surplus = json.loads(files[-1])
-    assert [each["data"] for each in surplus] == [each.data for each in pictures[3:]]
-
-
-@pytest.mark.timeout(90)  # many megabytes of pictures
-async def test_older_pictures_give_way_before_a_request_is_too_large(
+async def test_pictures_are_bounded_in_a_result_and_older_ones_give_way_in_a_request(
     home: Home, project: Path
 ) -> None:
-    turns = 4
+    sizes = [[3_300_000] * 3 + [200_000] * 2, [1_000_000] * 2, [3_300_000] * 2]
+    made = [[image(picture(size + n)) for n, size in enumerate(each)] for each in sizes]
+    results = iter(made)
 
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        shown = [image(picture(3_000_000 + n)) for n in range(2)]
-        return ToolResult(content=[TextBlock(text="see"), *shown])
+        return ToolResult(content=[TextBlock(text="see"), *next(results)])
 
-    provider = ScriptedProvider([*(calls("t") for _ in range(turns)), "done"])
-    async with runtime(home, project, provider) as made:
-        registered(made, handler)
-        assert (await ask(made)).status is RunStatus.COMPLETED
-    for request in provider.requests:
-        seen = [part for part in _results(request.messages) if isinstance(part, ImageBlock)]
-        assert sum(len(part.data or "") for part in seen) <= MAX_PICTURE_BYTES
-    last = provider.requests[-1].messages
-    seen = [part for part in _results(last) if isinstance(part, ImageBlock)]
-    assert len(seen) >= 4
-    newest = _results(last[-1:])
-    assert [type(part) for part in newest if not isinstance(part, ArtifactRefBlock)] == [
-        TextBlock, ImageBlock, ImageBlock,
-    ]  # fmt: skip
+    provider = ScriptedProvider([*(calls("t") for _ in made), "done"])
+    async with runtime(home, project, provider) as opened:
+        registered(opened, handler)
+        assert (await ask(opened)).status is RunStatus.COMPLETED
+        history = await opened.replay_session("s1")
+    seen = [
+        [part for part in _results(request.messages) if isinstance(part, ImageBlock)]
+        for request in provider.requests
+    ]
+    assert all(sum(len(each.data or "") for each in one) <= MAX_PICTURE_BYTES for one in seen)
+    assert seen[1] == made[0][:3]
+    assert len(seen[-1]) >= 4
+    newest = _results(provider.requests[-1].messages[-1:])
+    kept = [part for part in newest if not isinstance(part, ArtifactRefBlock)]
+    assert kept == [TextBlock(text="see"), *made[-1]]
+    (listed,) = (each for each in history.artifacts if each.mime_type == "application/json")
+    surplus = json.loads(Path(listed.path).read_bytes())
+    assert [each["data"] for each in surplus] == [each.data for each in made[0][3:]]
 
 
 async def test_the_media_type_of_a_picture_is_text_that_can_be_stored(

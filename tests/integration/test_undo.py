@@ -569,7 +569,7 @@ SHELL = {
 
 @pytest.mark.long
 @settings(
-    max_examples=8 if is_whole() else 3,
+    max_examples=8 if is_whole() else 2,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -817,9 +817,9 @@ async def test_the_changes_of_an_mcp_server_are_taken_back(home: Home, project: 
 async def test_an_undo_that_is_cancelled_leaves_files_and_conversation_together(
     home: Home, project: Path
 ) -> None:
-    async with recorded(home, project, runs("seq 300 | xargs touch"), "done") as made:
+    async with recorded(home, project, runs("seq 200 | xargs touch"), "done") as made:
         await ask(made)
-        for number in range(0, 20, 1 if is_whole() else 3):
+        for number in range(0, 20, 1 if is_whole() else 5):
             undoing = asyncio.create_task(made.undo("s1"))
             await asyncio.sleep(number * 0.02)
             is_early = undoing.cancel()
@@ -847,7 +847,7 @@ async def test_a_sweep_leaves_what_an_undo_is_about_to_use(home: Home, project: 
                 await other.delete_session("other")
 
         sweeping = asyncio.create_task(sweep())
-        for number in range(6):
+        for number in range(6 if is_whole() else 3):
             (project / "mine.txt").write_text(f"{number}")
             await made.undo("s1")
             await made.redo("s1")

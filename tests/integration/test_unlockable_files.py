@@ -23,7 +23,7 @@ pytestmark = [
 def refused(error: str, home: Home, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command for which each lock fails; long before another process is given up."""
     return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, unlockable.__file__, error, SOONG, *words],
+        [sys.executable, unlockable.__file__, error, "agent_core.cli", *words],
         cwd=project,
         env=home.env(),
         capture_output=True,

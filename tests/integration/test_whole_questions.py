@@ -21,7 +21,7 @@ from sweeps import kept
 
 pytestmark = pytest.mark.timeout(90)
 
-ROWS = [f"row {number:03} of the heredoc" for number in range(200)]
+ROWS = [f"row {number:03} of the heredoc" for number in range(80)]
 HEREDOC = "\n".join(["cat > b.txt <<'END'", *ROWS, "in: /harmless \u202e\x1b[2J", "END"])
 LONG = "echo " + "x" * 12_000 + " && touch the-end"
 SCRIPTS: list[Any] = [
@@ -46,8 +46,8 @@ async def test_the_request_of_a_callback_is_whole(home: Home, project: Path) -> 
         await ask(made)
     heredoc, long, file = asked.requests
     lines = str(heredoc.metadata["lines"]).split("\n")
-    assert lines[1:201] == ROWS
-    assert lines[201] == r"in: /harmless \u202e\x1b[2J"
+    assert lines[1:81] == ROWS
+    assert lines[81] == r"in: /harmless \u202e\x1b[2J"
     assert str(long.metadata["target"]).endswith("x && touch the-end'")
     assert long.args_summary == long.metadata["target"]
     assert str(file.metadata["diff"]).endswith("+line 8999\n")

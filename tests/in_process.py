@@ -22,6 +22,8 @@ def carry_out(
     environ: Mapping[str, str],
     folder: Path | str = "/",
     given: str | bytes | None = None,
+    *,
+    encoding: str = "utf-8",
 ) -> "subprocess.CompletedProcess[str]":
     """Return the exit code of a command, and what it has written on both streams.
 
@@ -30,8 +32,11 @@ def carry_out(
         environ: All its variables.
         folder: Where it is carried out.
         given: What standard input, a pipe, holds; None: it is `/dev/null`.
+        encoding: In what it writes.
     """
-    out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in "12")
+    out, err = (
+        TextIOWrapper(BytesIO(), encoding, "backslashreplace", write_through=True) for _ in "12"
+    )
     with (
         patch.dict(os.environ, environ, clear=True),
         chdir(folder),
@@ -40,7 +45,7 @@ def carry_out(
         redirect_stderr(err),
     ):
         code = execute([*words])
-    shown = [stream.buffer.getvalue().decode() for stream in (out, err)]
+    shown = [stream.buffer.getvalue().decode(encoding) for stream in (out, err)]
     return subprocess.CompletedProcess([*words], code, *shown)
 
 

@@ -145,14 +145,7 @@ def test_a_task_is_shown_as_json(home: Home, project: Path) -> None:
 @pytest.mark.sweep
 def test_a_task_is_shown_in_ascii_where_nothing_else_can_be(home: Home, project: Path) -> None:
     led(home, project)
-    done = subprocess.run(
-        [sys.executable, "-m", "agent_core.cli", "tasks", "show", "t1"],
-        cwd=project,
-        env=home.env(PYTHONIOENCODING="ascii"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = carry_out(["tasks", "show", "t1"], home.env(), project, encoding="ascii")
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert "`-- completed s1" in done.stdout

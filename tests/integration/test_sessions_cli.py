@@ -140,14 +140,8 @@ def test_a_tree_marks_the_active_path_and_keeps_what_was_undone(story: tuple[Hom
     (undone,) = [line for line in drawn if "Break it" in line]
     assert "├─  [node_" in undone
     assert "failed" in undone
-    plain = subprocess.run(  # noqa: S603
-        [SOONG, "sessions", "tree", "18aa"],
-        cwd=project,
-        env=home.env(PYTHONIOENCODING="ascii:backslashreplace"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["sessions", "tree", "18aa"]
+    plain = carry_out(words, home.env(), project, encoding="ascii")
     assert "|-  [node_" in plain.stdout
 
 
@@ -168,16 +162,14 @@ def test_a_search_finds_words_of_messages_calls_and_results(story: tuple[Home, P
     assert match["snippet"] == "unrelated"
 
 
-def test_a_session_is_renamed(home: Home, project: Path) -> None:
+def test_a_session_is_renamed_and_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(
+    home: Home, project: Path
+) -> None:
     asyncio.run(a_story(home, project))
     done = soong(home, project, "rename", "18ab", "The", "other", "one")
     assert done.returncode == 0
     assert "The other one" in soong(home, project, "list").stdout.splitlines()[0]
     assert soong(home, project, "rename", "18ab", " ").returncode == 2
-
-
-def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Home, project: Path) -> None:
-    asyncio.run(a_story(home, project))
     refused = soong(home, project, "delete", "18ab", answer="y\n")
     assert refused.returncode == 2
     assert "--yes" in refused.stderr

@@ -245,8 +245,9 @@ def test_a_password_that_stands_in_ordinary_texts_is_named_with_the_cure(
 ) -> None:
     home.write_config(HERE)
     url = f"postgresql://ann:{password}@127.0.0.1:1/agents"
-    for words in (("store", "check"), ("store", "check", "env:THERE"), ("doctor",)):
-        shown = shown_by(home, *words, THERE=url)
+    checked = [store(home, "check", *more, THERE=url) for more in ((), ("env:THERE",))]
+    said_by_check = [done.stdout + done.stderr for done in checked]
+    for shown in (*said_by_check, shown_by(home, "doctor", THERE=url)):
         (line,) = [each for each in shown.splitlines() if each.startswith("remark  secret")] or [""]
         assert said in line
         assert bool(line) == bool(said)

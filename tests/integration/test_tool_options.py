@@ -117,9 +117,18 @@ async def test_a_tool_is_called_again_only_so_often(most: int | None, made: int)
 
 
 @pytest.mark.long
-@together("way", ["retry", "arguments"])
-@together("readonly", [True, False])
-@together(("most", "made"), sampled([(0, 1), (2, 3), (9, 5)], keep=2))
+@together(
+    ("most", "made", "readonly", "way"),
+    sampled(
+        [
+            (most, made, readonly, way)
+            for most, made in ((0, 1), (2, 3), (9, 5))
+            for readonly in (True, False)
+            for way in ("retry", "arguments")
+        ],
+        keep=4,
+    ),
+)
 async def test_calls_of_one_reply_count_too(most: int, made: int, readonly: bool, way: str) -> None:
     seen: list[int] = []
 

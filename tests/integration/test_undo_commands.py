@@ -16,7 +16,7 @@ import warm
 from captures import record
 from in_process import carry_out
 from isolation import Home
-from sweeps import kept
+from sweeps import is_whole, kept
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -239,7 +239,7 @@ def test_a_run_of_another_process_holds_undo_back_and_is_taken_back_once_killed(
             assert "is active in" in refused.stderr or "is running" in refused.stderr
         assert (ran / "a.txt").read_text() == "two\n"
         running.kill()
-    for _ in range(2):
+    for _ in range(2 if is_whole() else 1):
         undone = soong_agent(home, ran, "undo", "s2")
         assert undone.returncode == 0, undone.stderr
         assert names_in(ran) == ["a.txt", "b.bin"]

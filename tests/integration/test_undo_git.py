@@ -178,7 +178,6 @@ STOPS: dict[str, tuple[str, str]] = {
     "name",
     kept(
         STOPS,
-        "removed by git",
         "another branch",
         "the index is torn",
         "no repository any more",

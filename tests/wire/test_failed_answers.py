@@ -23,6 +23,7 @@ from agent_core.types import (
     TextBlock,
 )
 from raw_servers import Serve, answering, serving
+from sweeps import paired
 from tables import together
 from web_proxy import WebProxy
 
@@ -100,8 +101,10 @@ STRANGE: Mapping[str, tuple[bytes, str]] = {
 }
 
 
-@together("protocol", PROTOCOLS)
-@together("kind", ["text/event-stream", "text/plain", "text/html", "application/octet-stream"])
+@together(
+    ("protocol", "kind"),
+    paired(PROTOCOLS, ["text/event-stream", "text/plain", "text/html", "application/octet-stream"]),
+)
 @together(("body", "shown"), STRANGE.values(), ids=STRANGE)
 async def test_an_answer_that_is_no_stream_is_shown_and_not_repeated(
     protocol: str, kind: str, body: bytes, shown: str
@@ -483,7 +486,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("authority")
     for name, text in (("ca.cnf", AUTHORITY), ("index.txt", ""), ("serial", "01")):
         (folder / name).write_text(text)
-    new = ("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=made for a test")
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    new += ("-subj", "/CN=made for a test")
     openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", folder=folder)
     own = ("-addext", MINE[0], "-keyout", "self.key", "-out", "self.pem")
     openssl(*new, "-x509", *own, folder=folder)

@@ -54,7 +54,7 @@ def test_a_whole_picture_is_taken_as_it_is(kind: str) -> None:
 @together("kind", FORMATS)
 @together("more", [{}, {"lossless": True}, {"progressive": True}, {"exif": b"E"}])
 def test_a_picture_beyond_the_limit_is_made_smaller(kind: str, more: dict[str, Any]) -> None:
-    content = picture(kind, (400, 300), **more)
+    content = picture(kind, (200, 150), **more)
 
     shown, smaller = fitted(content, kind, max_bytes=4000)
 

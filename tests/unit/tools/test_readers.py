@@ -1,5 +1,6 @@
 """What readers open: judged for questions, answers, rules and explanations alike."""
 
+import json
 import os
 import shlex
 import shutil
@@ -81,10 +82,16 @@ def lay_out(folders: Path) -> Path:
 def lines(
     folders: Path, rules: Sequence[Mapping[str, Any]] = (), *, settings: str = ""
 ) -> CommandLines:
+    """Return the commands of the project under these rules, which are made once."""
+    return _lines_of(folders, json.dumps(rules), settings)
+
+
+@cache
+def _lines_of(folders: Path, rules: str, settings: str) -> CommandLines:
     path = f"{folders / 'bin'}{os.pathsep}{installed()}"
     environ = {"PATH": path, "HOME": str(folders / "user")}
     project, home = folders / "project", folders / "home"
-    return CommandLines(project, home, rules=rules, environ=environ, settings=settings)
+    return CommandLines(project, home, rules=json.loads(rules), environ=environ, settings=settings)
 
 
 async def judge(folders: Path, line: str, rules: Sequence[Mapping[str, Any]] = ()) -> Judged:

@@ -58,6 +58,7 @@ PAGES = (
 """Modules with a page of the reference, like `agent_core` and `kgent`."""
 
 
+@pytest.mark.checked
 def test_every_annotation_of_a_struct_names_a_type() -> None:
     kinds = list(classes(msgspec.Struct))
     assert len(kinds) > 200
@@ -77,6 +78,7 @@ def adapted_types(module: ModuleType) -> Iterator[str]:
                 yield ast.unparse(node.args[0])
 
 
+@pytest.mark.checked
 def test_no_struct_is_in_a_model_or_a_type_adapter() -> None:
     models = list(classes(BaseModel))
     assert len(models) > 200
@@ -153,6 +155,7 @@ def types_in(hint: Any) -> Iterator[type]:
         yield hint
 
 
+@pytest.mark.checked
 def test_what_a_program_is_given_is_no_struct() -> None:
     """A program may use `dataclasses` on it, or have it in a model; details are only read."""
     pages = exported()

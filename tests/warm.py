@@ -54,11 +54,15 @@ _PACKAGES = (
     "agent_core",
     "kgent",
     "acp",
+    "anyio._backends._asyncio",
     "httptools",
     "starlette",
+    "tomlkit",
     "uvicorn",
     "mcp.server",
 )
+_OF_TESTS = ("pydantic_ai.models.openai",)
+"""What tests of every kind load when they first need it: a second of work in each worker."""
 _CACHING = (
     "agent_core.tools.schema",
     "agent_core.config.models",
@@ -443,7 +447,7 @@ def _fill_caches() -> None:
 
 def _load_package(name: str) -> None:
     package = importlib.import_module(name)
-    for found in pkgutil.walk_packages(package.__path__, f"{name}."):
+    for found in pkgutil.walk_packages(getattr(package, "__path__", []), f"{name}."):
         if found.name.rpartition(".")[2] != "__main__" and "testing" not in found.name:
             with contextlib.suppress(ImportError):
                 importlib.import_module(found.name)
@@ -695,6 +699,9 @@ if __name__ == "__main__":
     if sys.argv[2:]:
         importlib.import_module("hypothesis")  # which warns if it finds `trio` loaded before it
         _load()
+        for each in _OF_TESTS:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(each)
         _path_before[:] = sys.path
         _import_tests(sys.argv[2:])
     else:

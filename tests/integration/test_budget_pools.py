@@ -175,7 +175,7 @@ async def test_a_run_that_waits_for_an_answer_stays_in_its_pool(home: Home, proj
 
 @pytest.mark.long
 def test_threads_and_runtimes_share_a_pool() -> None:
-    pool = BudgetPool(requests=6)
+    pool = BudgetPool(requests=3)
     model = ScriptedProvider(lambda _: says())
 
     def work(_: int) -> RunStatus:
@@ -186,9 +186,9 @@ def test_threads_and_runtimes_share_a_pool() -> None:
             return error.result.status
 
     with ThreadPoolExecutor(5) as threads:
-        results = list(threads.map(work, range(10)))
-    assert sorted(results) == ["completed"] * 6 + ["failed"] * 4
-    assert pool.spent.requests == 6
+        results = list(threads.map(work, range(5)))
+    assert sorted(results) == ["completed"] * 3 + ["failed"] * 2
+    assert pool.spent.requests == 3
 
 
 async def test_an_agent_of_the_toolkit_draws_from_a_pool() -> None:

@@ -53,9 +53,16 @@ def test_commands_name_the_model_where_no_configuration_does(home: Home, project
 
     with ModelServer.in_thread(["A plan.", "Done.", "The answer."]) as server:
         model = f"openai:m@{server.base_url('openai')}"
-        *_, last = run("run", "--model", model, "--mode", "plan", "plan it").stderr.splitlines()
+        planned = run("run", "--model", model, "--mode", "plan", "plan it")
+        *_, last = planned.stderr.splitlines()
+        assert planned.stdout == "A plan.\n"
+        assert last.startswith(OFFER)
         assert f" --model {model} " in last
-        assert run(*shlex.split(last.removeprefix(OFFER))[1:]).stdout == "Done.\n"
+        program, *words = shlex.split(last.removeprefix(OFFER))
+        done = run(*words)
+        assert (program, sent(server)) == ("soong-agent", "Carry out the plan.")
+        assert done.stdout == "Done.\n"
+        assert OFFER not in done.stderr, "the run it starts has a mode that may change something"
         scene = record(
             [sys.executable, "-m", "agent_core.cli", "--model", model],
             env=home.env(),
@@ -92,6 +99,7 @@ def test_plain_lines_name_the_command(home: Home, project: Path) -> None:
     assert f"{OFFER}/mode ask Carry out the plan." in scene.lines
 
 
+@pytest.mark.sweep
 def test_a_run_names_the_command_that_carries_its_plan_out(home: Home, project: Path) -> None:
     elsewhere = project.parent
     with ModelServer.in_thread(["A plan.", "Done."]) as server:

@@ -276,14 +276,22 @@ def test_plan_mode_refuses_what_would_change_something(home: Home, project: Path
 @pytest.mark.parametrize(
     "key", kept([ESCAPE, f"?{ESCAPE}"], ESCAPE), ids=kept(["alone", "behind the help"], "alone")
 )
-def test_escape_at_a_question_cancels_the_run(home: Home, project: Path, key: str) -> None:
-    script = [calls("code.write_file", path="b.txt", content="new\n"), "Answered."]
-    with ModelServer.in_thread(script) as server:
+def test_escape_and_ctrl_c_at_a_question_cancel_the_run_and_keep_the_conversation(
+    home: Home, project: Path, key: str
+) -> None:
+    asks = calls("code.write_file", path="b.txt", content="new\n")
+    with ModelServer.in_thread([asks, asks, "Answered."]) as server:
         keys = [Key(READY, f"write{ENTER}"), *(Key("? help", each) for each in key)]
-        keys += [Key("cancelled", f"go on{ENTER}"), Key("Answered.", CTRL_D)]
+        keys += [
+            Key("cancelled", f"write again{ENTER}"),
+            Key("? help", CTRL_C),
+            Key("cancelled", f"go on{ENTER}"),
+            Key("Answered.", CTRL_D),
+        ]
         scene = converse(home, project, server, keys)
+    assert scene.code == 0
     assert not (project / "b.txt").exists()
-    assert "code.write_file create b.txt (4 bytes)  not run\ncancelled\n" in scene.text
+    assert scene.text.count("code.write_file create b.txt (4 bytes)  not run\ncancelled\n") == 2
     assert "before this call began" not in scene.text
     assert "not one of the keys" not in scene.text
     assert sent(server) == "go on"
@@ -352,7 +360,7 @@ def test_undo_and_redo_say_what_they_did_without_ids(home: Home, project: Path) 
     assert not re.search(r"(sess|node|snap)_", shown)
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "Again."]
     with ModelServer.in_thread(script) as server:
@@ -534,23 +542,6 @@ def test_ctrl_c_cancels_and_twice_leaves_while_a_run_works(home: Home, project: 
         scene = converse(home, project, server, keys)
     assert scene.code == 130
     assert "continue: soong-agent" in scene.text
-
-
-@pytest.mark.long
-def test_ctrl_c_at_a_question_cancels_the_run_and_keeps_the_conversation(
-    home: Home, project: Path
-) -> None:
-    script = [calls("code.write_file", path="b.txt", content="new\n"), "Next."]
-    with ModelServer.in_thread(script) as server:
-        keys = [
-            Key(READY, f"write{ENTER}"),
-            Key("? help", CTRL_C),
-            Key("cancelled", f"go on{ENTER}"),
-            Key("Next.", CTRL_D),
-        ]
-        scene = converse(home, project, server, keys)
-    assert scene.code == 0
-    assert not (project / "b.txt").exists()
 
 
 @pytest.mark.sweep

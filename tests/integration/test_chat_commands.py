@@ -112,18 +112,6 @@ def test_without_snapshots_the_differences_are_those_of_git(home: Home, project:
     assert not list(project.glob("ran-*"))
 
 
-def test_init_asks_before_it_writes_and_names_what_is_there(home: Home, project: Path) -> None:
-    (project / "README.md").write_text("A lamp.\n")
-    script = [calls("code.write_file", path="AGENTS.md", content="A lamp.\n"), "The answer."]
-    with ModelServer.in_thread(script) as server:
-        keys = [Key(READY, "/init" + ENTER), Key("? help", "y"), Key(AT_REST, CTRL_D)]
-        converse(home, project, server, keys)
-        message = sent(server, 0)
-    assert "There is no AGENTS.md yet. Files that describe the project: README.md." in message
-    assert (project / "AGENTS.md").read_text() == "A lamp.\n"
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     "plain", kept([[], ["--plain"]], []), ids=kept(["drawn", "plain"], "drawn")
 )
@@ -148,7 +136,11 @@ def test_the_first_message_is_text_whatever_it_begins_with(
         assert said[-3:] == ["and now?", "Another answer.", "and then?"]
 
 
-def test_own_commands_are_listed_completed_and_sent(home: Home, project: Path) -> None:
+def test_own_commands_are_listed_completed_and_sent_and_init_asks_before_it_writes(
+    home: Home, project: Path
+) -> None:
+    (project / "README.md").write_text("A lamp.\n")
+    writes = calls("code.write_file", path="AGENTS.md", content="A lamp.\n")
     folder = home.path / "commands"
     (folder / "git").mkdir(parents=True)
     (folder / "review.md").write_text(
@@ -157,18 +149,24 @@ def test_own_commands_are_listed_completed_and_sent(home: Home, project: Path) -
     (folder / "git/log.md").write_text("Tidy the log.\n")
     (folder / "undo.md").write_text("Mine.\n")
     (project / "lamp.py").write_text("VOLTS = 230\n")
-    with ModelServer.in_thread(["One answer.", "Another answer."]) as server:
+    script = ["One answer.", "Another answer.", writes, "It is written."]
+    with ModelServer.in_thread(script) as server:
         keys = [
             Key("/undo is built in", "/rev"),
             Key("Look for faults", ENTER + " @lamp.py $ARGUMENTS" + ENTER),
             Key(AT_REST, "/git:log" + ENTER),
             Key(re.compile(r"Another answer\.[\s\S]*sandbox off"), "/help review" + ENTER),
-            Key("/review [file]", CTRL_D),
+            Key("/review [file]", "/init" + ENTER),
+            Key("? help", "y"),
+            Key("It is written.", CTRL_D),
         ]
         scene = converse(home, project, server, keys)
         assert sent(server, 0).startswith("Review @lamp.py $ARGUMENTS now.")
         assert "VOLTS" in sent(server, 0)
         assert sent(server, 1) == "Tidy the log."
+        message = sent(server, 2)
+    assert "There is no AGENTS.md yet. Files that describe the project: README.md." in message
+    assert (project / "AGENTS.md").read_text() == "A lamp.\n"
     assert "> /review @lamp.py $ARGUMENTS" in scene.text
 
 

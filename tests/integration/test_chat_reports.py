@@ -154,15 +154,11 @@ def test_reports_of_new_lines(home: Home, project: Path) -> None:
         assert chat.send("b") == "a\nb", "Ctrl-J, or Ctrl-Enter as some terminals send it, sends"
 
 
-def test_reports_of_moving_and_deleting(home: Home, project: Path) -> None:
+def test_reports_of_moving_and_deleting_and_of_what_terminals_send_unasked(
+    home: Home, project: Path
+) -> None:
     with open_chat(home, project) as chat:
-        hold(chat, sampled(MOVING, keep=14))
-
-
-@pytest.mark.long
-def test_reports_of_what_terminals_send_unasked(home: Home, project: Path) -> None:
-    with open_chat(home, project) as chat:
-        hold(chat, NOISE)
+        hold(chat, [*sampled(MOVING, keep=10), *sampled(NOISE, keep=10)])
 
 
 @pytest.mark.sweep

@@ -38,8 +38,6 @@ def configured(home: Home, server: ModelServer, more: str = "") -> Home:
     return home
 
 
-@pytest.mark.long
-@pytest.mark.cold
 def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["hello from the model"]) as server:
         done = soong_agent(configured(home, server), "run", "--path", str(project), "hi")
@@ -57,7 +55,9 @@ def test_the_beginning_of_an_id_continues_its_session_and_makes_no_other(
         (session_id,) = set(re.findall(r"sess_\w+", first.stderr))
         again = soong_agent(home, *at, "--session-id", session_id[:13], "and then?")
         assert (again.returncode, again.stdout.strip()) == (0, "two")
-        assert "one" in server.requests[1].text
+        assert f"session {session_id}" in again.stderr.splitlines()
+        said = [message["content"] for message in server.requests[1].body["messages"]]
+        assert said[-3:] == ["hi", "one", "and then?"]
         elsewhere = soong_agent(
             home, "run", "--path", str(tmp_path), "--session-id", session_id[:13], "here?"
         )
@@ -70,7 +70,7 @@ def test_the_beginning_of_an_id_continues_its_session_and_makes_no_other(
 
 def test_an_id_that_is_nearly_that_of_a_session_names_it(home: Home, project: Path) -> None:
     at = ("--path", str(project))
-    with ModelServer.in_thread(["one", "two", "three", "four"]) as server:
+    with ModelServer.in_thread(["one", "two"]) as server:
         first = soong_agent(configured(home, server), "run", *at, "hi\nthere")
         (session_id,) = set(re.findall(r"sess_\w+", first.stderr))
         last = "0" if session_id[-1] != "0" else "1"
@@ -83,10 +83,6 @@ def test_an_id_that_is_nearly_that_of_a_session_names_it(home: Home, project: Pa
         assert "taken back: hi there" in undone.stderr
         again = soong_agent(home, "run", *at, "--session-id", mistyped, "and then?")
         assert re.search(rf"new session {mistyped} \(did you mean {session_id[:8]}", again.stderr)
-        named = soong_agent(home, "run", *at, "--session-id", "tidy", "one of my own")
-        assert "new session tidy" in named.stderr.splitlines()
-        known = soong_agent(home, "run", *at, "--session-id", "tidy", "the same")
-    assert "session tidy" in known.stderr.splitlines()
 
 
 def test_no_error_names_arguments_of_functions(home: Home, project: Path, tmp_path: Path) -> None:
@@ -174,17 +170,6 @@ def test_o3_a_file_means_its_folder_and_is_not_read(home: Home, project: Path) -
     listed = server.requests[1].body["messages"][-1]["content"]
     assert "a.py" in listed
     assert "src" not in listed
-
-
-@pytest.mark.long
-def test_a_session_is_resumed_by_its_id_in_another_process(home: Home, project: Path) -> None:
-    with ModelServer.in_thread(["one", "two"]) as server:
-        configured(home, server)
-        for text in ("first words", "second words"):
-            arguments = ("run", "--path", str(project), "--session-id", "mine", text)
-            assert soong_agent(home, *arguments).returncode == 0
-    said = [message["content"] for message in server.requests[1].body["messages"]]
-    assert said[-3:] == ["first words", "one", "second words"]
 
 
 @pytest.mark.sweep

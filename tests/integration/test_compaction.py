@@ -323,7 +323,7 @@ async def test_a_summary_whose_process_is_killed_leaves_only_its_run(
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("turns", [50, pytest.param(300, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("turns", [35, pytest.param(300, marks=pytest.mark.sweep)])
 async def test_many_turns_on_a_small_window_lose_neither_goal_nor_rule(
     home: Home, project: Path, turns: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -404,7 +405,12 @@ print(json.dumps(touched))
 
 def test_nothing_is_written(project: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    environ = {"HOME": str(home), "SOONG_AGENT_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    environ = {
+        **{name: value for name, value in os.environ.items() if name.startswith(("LC_", "LANG"))},
+        "HOME": str(home),
+        "SOONG_AGENT_HOME": str(home),
+        "PATH": "/usr/bin:/bin",
+    }
     done = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, program_file(PROGRAM), str(project)],
         env=environ,

@@ -145,7 +145,7 @@ async def test_a_call_interrupted_by_a_kill_is_answered_with_an_unknown_effect(
 async def test_twenty_processes_start_sessions_in_one_database_at_once(
     home: Home, project: Path
 ) -> None:
-    count = 20 if is_whole() else 6
+    count = 20 if is_whole() else 4
     home.write_config(CONFIG)
     script = home.write(
         "one.py",

@@ -17,6 +17,7 @@ from agent_core.mcp.route import RoutedTransport
 from agent_core.telemetry.exporting import ExportSession, open_exporters
 from mcp_bench import bench
 from otlp_receiver import OtlpReceiver
+from sweeps import paired
 from tables import together
 from web_proxy import WebProxy
 
@@ -66,9 +67,13 @@ def use_proxy(monkeypatch: pytest.MonkeyPatch, variable: str, proxy: WebProxy) -
     monkeypatch.setenv(variable, proxy.url)
 
 
-@pytest.mark.long
-@together("variable", ["HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"])
-@together("host", ["127.0.0.1", "localhost", "127.0.0.2", "127.1", "LOCALHOST"])
+@together(
+    ("host", "variable"),
+    paired(
+        ["127.0.0.1", "localhost", "127.0.0.2", "127.1", "LOCALHOST"],
+        ["HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"],
+    ),
+)
 async def test_an_mcp_server_of_this_machine_is_called_directly(
     host: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,7 +178,7 @@ def held() -> tuple[Home, Path]:
     return home, project
 
 
-@pytest.mark.parametrize("damage", sampled([*DAMAGE, *OF_SQLITE], keep=3))
+@pytest.mark.parametrize("damage", sampled([*DAMAGE, *OF_SQLITE], keep=2))
 def test_a_damaged_row_hides_no_other_one(
     home: Home, held: tuple[Home, Path], tell: Tell, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

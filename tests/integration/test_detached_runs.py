@@ -209,7 +209,7 @@ def command(home: Home, url: str, *arguments: str) -> subprocess.CompletedProces
 def test_a_detached_run_is_watched_and_cancelled_from_the_command_line(
     home: Home, project: Path, crew: Workers, database_url: str, tmp_path: Path
 ) -> None:
-    replies = ["all done", Sends(Says(text="slow words " * 50, chunks=50), pause_s=0.05), Hangs()]
+    replies = [Sends(Says(text="slow words " * 10, chunks=10), pause_s=0.05), Hangs()]
     with ModelServer.in_thread(replies) as server:
         write_config(home, server)
         place = ("--path", str(project))
@@ -221,20 +221,17 @@ def test_a_detached_run_is_watched_and_cancelled_from_the_command_line(
         file = tmp_path / "events"
         events = ("--events", str(file))
         shown = command(home, database_url, "attach", run_id, *place, *events)
-        assert (shown.returncode, shown.stdout) == (0, "all done\n"), shown.stderr
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.strip() == ("slow words " * 10).strip()
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         stored = [line["run_seq"] for line in lines if line.get("run_seq")]
         assert stored == list(range(1, len(stored) + 1))
         assert lines[-1]["status"] == "completed"
 
-        run_id = command(home, database_url, "run", "--detach", *place, "go").stdout.strip()
-        shown = command(home, database_url, "attach", run_id, *place)
-        assert shown.stdout.strip() == ("slow words " * 50).strip()
-
         done = command(home, database_url, "run", "--detach", *place, "go")
         assert (done.stderr, done.returncode) == ("", 0)
         run_id = done.stdout.strip()
-        while len(server.requests) < 3:
+        while len(server.requests) < 2:
             time.sleep(0.05)
         cancelled = command(home, database_url, "cancel", run_id, *place)
         assert (cancelled.returncode, cancelled.stdout) == (0, "")

@@ -41,8 +41,15 @@ def configured(home: Home, server: ModelServer) -> Home:
 
 def contents(home: Home, project: Path, call: Calls) -> tuple[list[dict[str, Any]], ...]:
     """The content of a call in its question, in its result, and in the loaded session."""
-    with ModelServer.in_thread([call, "done"]) as server, Editor(configured(home, server)) as it:
-        return contents_in(it, project)
+    (shown,) = contents_of(home, project, call)
+    return shown
+
+
+def contents_of(home: Home, project: Path, *made: Calls) -> list[tuple[list[dict[str, Any]], ...]]:
+    """The same of several calls, each in a session of its own."""
+    script = [reply for call in made for reply in (call, "done")]
+    with ModelServer.in_thread(script) as server, Editor(configured(home, server)) as it:
+        return [contents_in(it, project) for _ in made]
 
 
 def contents_in(editor: Editor, project: Path) -> tuple[list[dict[str, Any]], ...]:
@@ -152,15 +159,38 @@ def test_a_small_change_of_a_large_file_has_a_diff_everywhere(home: Home, projec
         assert new == old.replace("line 1500", "1500")
 
 
-@pytest.mark.long
-def test_a_change_that_is_too_long_for_a_result_is_said_there(home: Home, project: Path) -> None:
-    (project / "a.txt").write_text("".join(LINES), encoding="utf-8")
-    asked, *ended = contents(home, project, write("new\n"))
+def test_an_inexact_diff_is_said_where_it_cannot_be_shown(home: Home, project: Path) -> None:
+    """A change too long for a result, one of a file with a secret, and one that may deceive."""
+    file = project / "a.txt"
+    texts_before = "".join(LINES), f"{KEY}\ntwo\n", "one\ntwo\n"
+    made = write("new\n"), edit(("two", "2")), edit(("two", "2\u202e"))
+    script = [reply for call in made for reply in (call, "done")]
+    shown: list[tuple[list[dict[str, Any]], ...]] = []
+    with ModelServer.in_thread(script) as server, Editor(configured(home, server)) as it:
+        for text in texts_before:
+            file.write_text(text, encoding="utf-8")
+            shown.append(contents_in(it, project))
+    too_long, with_secret, deceiving = shown
+
+    asked, *ended = too_long
     assert diffs(asked) == [("".join(LINES), "new\n")]
     for each in ended:
         assert diffs(each) == []
         assert LEFT_OUT in texts(each)
         assert "more lines of the diff" in texts(each)
+
+    for each in with_secret:
+        assert diffs(each) == []
+        assert LEFT_OUT in texts(each)
+        assert KEY not in texts(each)
+        assert "-two" in texts(each)
+
+    asked, *ended = deceiving
+    assert diffs(asked) == []
+    assert LEFT_OUT in texts(asked)
+    assert "\u202e" not in texts(asked)
+    for each in ended:
+        assert diffs(each) == [("one\ntwo\n", "one\n2\u202e\n")]
 
 
 @pytest.mark.sweep
@@ -179,27 +209,6 @@ def test_a_text_that_cannot_be_read_exactly_has_no_diff(home: Home, project: Pat
         assert diffs(each) == []
         assert LEFT_OUT in texts(each)
         assert "cannot be read exactly" in texts(each)
-
-
-@pytest.mark.long
-def test_a_diff_without_its_secrets_is_not_exact(home: Home, project: Path) -> None:
-    (project / "a.txt").write_text(f"{KEY}\ntwo\n", encoding="utf-8")
-    for each in contents(home, project, edit(("two", "2"))):
-        assert diffs(each) == []
-        assert LEFT_OUT in texts(each)
-        assert KEY not in texts(each)
-        assert "-two" in texts(each)
-
-
-@pytest.mark.long
-def test_a_question_spells_out_characters_that_deceive(home: Home, project: Path) -> None:
-    (project / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
-    asked, *ended = contents(home, project, edit(("two", "2\u202e")))
-    assert diffs(asked) == []
-    assert LEFT_OUT in texts(asked)
-    assert "\u202e" not in texts(asked)
-    for each in ended:
-        assert diffs(each) == [("one\ntwo\n", "one\n2\u202e\n")]
 
 
 @pytest.mark.sweep

@@ -53,13 +53,20 @@ def of_kind(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [each for each in updates if each["sessionUpdate"] == kind]
 
 
-def test_a_prompt_is_answered_and_the_session_is_listed_with_its_title(
-    home: Home, project: Path
+def test_a_prompt_is_answered_and_its_session_is_listed_and_opened_in_its_folder_alone(
+    home: Home, project: Path, tmp_path: Path
 ) -> None:
     with ModelServer.in_thread(["hello editor"]) as server, Editor(configured(home, server)) as it:
         session_id = it.open(project)
         reply = it.prompt(session_id, "say hello")
         listed = it.request("session/list", cwd=str(project))["sessions"]
+        with pytest.raises(EditorError, match=str(project)):
+            it.load(session_id, tmp_path)
+        with pytest.raises(EditorError, match="there is no session nowhere") as error:
+            it.load("nowhere", project)
+        assert error.value.code == -32002
+        with pytest.raises(EditorError, match="absolute"):
+            it.request("session/new", cwd="here", mcpServers=[])
     assert (reply.stop_reason, reply.text) == ("end_turn", "hello editor")
     (info,) = of_kind(reply.updates, "session_info_update")
     assert info["title"] == "say hello"
@@ -146,20 +153,6 @@ def test_a_cancelled_prompt_ends_so_and_the_session_goes_on(home: Home, project:
         assert it.prompt(session_id, "more").text == "again"
 
 
-def test_a_cancelled_question_is_withdrawn(home: Home, project: Path) -> None:
-    run = calls("code.run_command", argv=["touch", "made"])
-    with ModelServer.in_thread([run]) as server, Editor(configured(home, server)) as it:
-        session_id = it.open(project)
-        number = it.begin(session_id, "run it")
-        asked = it.until_asked()
-        it.notify("session/cancel", sessionId=session_id)
-        reply = it.finish(number)
-        assert it.cancelled == [asked["id"]]
-        it.decide(asked, "allow_once")  # too late
-    assert reply.stop_reason == "cancelled"
-    assert not (project / "made").exists()
-
-
 def test_a_session_is_loaded_after_a_crash_and_goes_on(home: Home, project: Path) -> None:
     read = calls("code.list_dir", path=".")
     run = calls("code.run_command", argv=["touch", "made"])
@@ -193,21 +186,6 @@ def test_a_session_is_resumed_without_being_shown(home: Home, project: Path) -> 
             assert text_of(second.updates, "user_message_chunk") == ""
     said = [message["content"] for message in server.requests[1].body["messages"]]
     assert said[-3:] == ["first words", "one", "second words"]
-
-
-def test_a_session_of_another_folder_is_not_opened_here(
-    home: Home, project: Path, tmp_path: Path
-) -> None:
-    with ModelServer.in_thread(["one"]) as server, Editor(configured(home, server)) as it:
-        session_id = it.open(project)
-        it.prompt(session_id, "hi")
-        with pytest.raises(EditorError, match=str(project)):
-            it.load(session_id, tmp_path)
-        with pytest.raises(EditorError, match="there is no session nowhere") as error:
-            it.load("nowhere", project)
-        assert error.value.code == -32002
-        with pytest.raises(EditorError, match="absolute"):
-            it.request("session/new", cwd="here", mcpServers=[])
 
 
 @pytest.mark.sweep
@@ -313,21 +291,6 @@ def test_a_fork_begins_with_what_was_said_and_leaves_the_session_as_it_is(
     assert (elsewhere / "a.txt").read_text(encoding="utf-8") == "words"
 
 
-@pytest.mark.long
-def test_servers_of_the_editor_are_toolsets_of_its_session(home: Home, project: Path) -> None:
-    server_of_editor = {
-        "name": "my server",
-        "command": sys.executable,
-        "args": [str(MCP_SERVERS / "plain.py")],
-        "env": [{"name": "TOKEN", "value": "tok-0123456789abcdef"}],
-    }
-    with ModelServer.in_thread(["one", "two"]) as server, Editor(configured(home, server)) as it:
-        it.prompt(it.open(project, [server_of_editor]), "with it")
-        it.prompt(it.open(project), "without it")
-    tools = [str(each.body["tools"]) for each in server.requests]
-    assert ["my_server" in each for each in tools] == [True, False]
-
-
 def test_resources_and_pictures_of_a_prompt_reach_the_model(home: Home, project: Path) -> None:
     picture = BytesIO()
     Image.new("RGB", (2, 2)).save(picture, "PNG")
@@ -360,17 +323,27 @@ def test_audio_is_refused_and_nothing_is_stored(home: Home, project: Path) -> No
         assert it.request("session/list")["sessions"] == []
 
 
-@pytest.mark.long
-def test_an_answer_from_another_terminal_wins(home: Home, project: Path) -> None:
+def test_a_question_that_is_cancelled_or_answered_elsewhere_is_withdrawn(
+    home: Home, project: Path
+) -> None:
     run = calls("code.run_command", argv=["touch", "made"])
-    with ModelServer.in_thread([run, "done"]) as server, Editor(configured(home, server)) as it:
-        number = it.begin(it.open(project), "run it")
+    script = [run, run, "done"]
+    with ModelServer.in_thread(script) as server, Editor(configured(home, server)) as it:
+        session_id = it.open(project)
+        number = it.begin(session_id, "run it")
+        first = it.until_asked()
+        it.notify("session/cancel", sessionId=session_id)
+        assert it.finish(number).stop_reason == "cancelled"
+        assert it.cancelled == [first["id"]]
+        it.decide(first, "allow_once")  # too late
+        number = it.begin(session_id, "run it now")
         asked = it.until_asked()
+        assert not (project / "made").exists()
         listed = soong_agent(home, "approvals", "list", "--json")
         request_id = json.loads(listed.stdout)["request_id"]
         assert soong_agent(home, "approvals", "answer", request_id, "allow").returncode == 0
         reply = it.finish(number)
-        assert it.cancelled == [asked["id"]]
+        assert it.cancelled == [first["id"], asked["id"]]
     assert reply.text == "done"
     assert (project / "made").exists()
 
@@ -664,14 +637,14 @@ def test_a_child_shows_its_calls_under_its_name(home: Home, project: Path) -> No
 @pytest.mark.parametrize(
     "form", kept([None, {"drink": "tea"}], {"drink": "tea"}), ids=kept(["no-form", "form"], "form")
 )
-def test_a_server_asks_in_the_editor_that_can(
+def test_a_server_of_the_editor_serves_its_session_alone_and_asks_in_an_editor_that_can(
     home: Home, project: Path, form: dict[str, str] | None
 ) -> None:
     shop: dict[str, Any] = {
-        "name": "shop",
+        "name": "my shop",
         "command": sys.executable,
         "args": [str(MCP_SERVERS / "plain.py")],
-        "env": [],
+        "env": [{"name": "TOKEN", "value": "tok-0123456789abcdef"}],
     }
     schema = {
         "type": "object",
@@ -679,17 +652,20 @@ def test_a_server_asks_in_the_editor_that_can(
         "required": ["drink"],
     }
     params = {"message": "What may it be?", "requestedSchema": schema}
-    ask = calls("mcp.shop.ask", method="elicitation/create", params=params)
+    ask = calls("mcp.my_shop.ask", method="elicitation/create", params=params)
     with (
-        ModelServer.in_thread([ask, "done"]) as server,
+        ModelServer.in_thread([ask, "done", "two"]) as server,
         Editor(configured(home, server), form=form) as it,
     ):
         it.prompt(it.open(project, [shop]), "order")
+        it.prompt(it.open(project), "without it")
         forms = [each["params"] for each in it.asked if each["method"] == "elicitation/create"]
     said = server.requests[1].body["messages"][-1]["content"]
     assert [each["message"] for each in forms] == (
-        [] if form is None else ["MCP server shop asks you: What may it be?"]
+        [] if form is None else ["MCP server my_shop asks you: What may it be?"]
     )
+    tools = [str(each.body["tools"]) for each in server.requests]
+    assert ["my_shop" in each for each in tools] == [True, True, False]
     assert ("tea" in said) is (form is not None)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kgent.cli import main
 from kgent_runs import state, types
-from sweeps import sampled
+from sweeps import kept
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kgent"
 ARGUMENTS = {"audit": [], "clean-csv": [], "letter": ["--param", "to=Ada Lovelace"]}
@@ -25,10 +25,20 @@ def run_example(tmp_path: Path, name: str) -> Path:
     return root
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", sampled(ARGUMENTS, keep=1))
+def check_the_table(root: Path) -> None:
+    """Check that the table is clean, and that the check of the run has passed."""
+    table = (root / "deliverables" / "orders.csv").read_text().splitlines()
+    assert table[1:] == ["1,2026-02-03,Ada,12.50", "2,2026-02-03,Bob,7.00", "3,2026-02-04,Cy,"]
+    (check,) = state(root)["checks"]
+    assert check["is_passed"]
+    assert (root / check["output"]).read_text() == "3 orders, each once\n"
+
+
+@pytest.mark.parametrize("name", kept(ARGUMENTS, "clean-csv"))
 def test_an_example_runs_is_sound_and_runs_again(tmp_path: Path, name: str) -> None:
     root = run_example(tmp_path, name)
+    if name == "clean-csv":
+        check_the_table(root)
     assert main(["verify", str(root)]) == 0
     shutil.rmtree(tmp_path / name)
     again = tmp_path / "again"
@@ -44,15 +54,6 @@ def test_the_audit_is_mended_after_it_was_asked_again(tmp_path: Path) -> None:
     assert [one["severity"] for one in findings] == ["high", "medium", "low"]
     lines = (root / "inputs" / "shop" / "orders.py").read_text().splitlines()
     assert "execute(f" in lines[findings[0]["line"] - 1]
-
-
-def test_the_table_is_clean_and_its_check_has_passed(tmp_path: Path) -> None:
-    root = run_example(tmp_path, "clean-csv")
-    table = (root / "deliverables" / "orders.csv").read_text().splitlines()
-    assert table[1:] == ["1,2026-02-03,Ada,12.50", "2,2026-02-03,Bob,7.00", "3,2026-02-04,Cy,"]
-    (check,) = state(root)["checks"]
-    assert check["is_passed"]
-    assert (root / check["output"]).read_text() == "3 orders, each once\n"
 
 
 def test_the_letter_has_its_parameters(tmp_path: Path) -> None:

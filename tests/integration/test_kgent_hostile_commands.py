@@ -56,8 +56,7 @@ ATTACKS = {
 }
 
 
-@pytest.mark.long
-@together("record", ["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"])
+@together("record", sampled(["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"], keep=2))
 def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     tmp_path: Path, record: str
 ) -> None:
@@ -339,7 +338,10 @@ PRINTING = (*COMMANDS[1:], "--version", f"{RUN} --stream", "diff run run --outpu
 def test_a_closed_standard_output_is_exit_code_141(
     tmp_path: Path, command: str, streams: str
 ) -> None:
-    a_run(tmp_path)
+    if command == RUN:
+        profile(tmp_path)
+    else:
+        a_run(tmp_path)
     done = kgent(f"{command} {streams}", tmp_path)
     told = "kgent: standard output is closed: redirect it to a file, or to /dev/null"
     assert (done.returncode, "Traceback" in done.stderr) == (141, False)

@@ -109,7 +109,7 @@ def test_every_engine_leaves_the_same_records_of_the_same_calls(tmp_path: Path) 
         ("run_command", {"argv": ["rm", "a.md"]}),
     ]
     records: list[list[dict[str, Any]]] = []
-    for engine in ("core", "pydantic_ai", "mock"):
+    for engine in kept(("core", "pydantic_ai", "mock"), "core", "mock"):
         folder = tmp_path / engine
         folder.mkdir()
         script: list[Reply] = [calls(name, **arguments) for name, arguments in asked]
@@ -136,7 +136,7 @@ def test_every_engine_leaves_the_same_records_of_the_same_calls(tmp_path: Path) 
         outside, denied = "write_outside_allowed_roots", "permission_denied"
         assert rejected == [outside, denied, denied]
     core, *others = records
-    assert others == [core, core]
+    assert others == [core] * len(others)
     assert [one["status"] for one in core] == [
         *("completed", "blocked", "blocked", "blocked"),
         *("failed", "failed", "blocked"),
@@ -267,12 +267,12 @@ HOSTILE_IDS = ["../../../escaped", "x" * 300, "nul\0", "call_1"]
 
 @pytest.mark.parametrize(
     ("engine", "call_id"),
-    sampled(
+    kept(
         [
             *(("core", call_id) for call_id in HOSTILE_IDS),
             *(("pydantic_ai", call_id) for call_id in sampled(HOSTILE_IDS, keep=1)),
         ],
-        keep=2,
+        ("core", "../../../escaped"),
     ),
 )
 def test_the_id_of_a_call_decides_over_no_file(tmp_path: Path, engine: str, call_id: str) -> None:
@@ -298,9 +298,9 @@ def test_the_id_of_a_call_decides_over_no_file(tmp_path: Path, engine: str, call
     root = result.sandbox_root
     assert root is not None
     listed = [call for call in lines(root / "logs" / "tools.jsonl") if call["artifacts"]]
-    kept = [root / call["artifacts"][0] for call in listed]
-    assert [len(json.loads(file.read_text())["entries"]) for file in kept] == [200, 400]
-    assert {file.parent for file in kept} == {root / "archive" / "tool-output"}
+    files = [root / call["artifacts"][0] for call in listed]
+    assert [len(json.loads(file.read_text())["entries"]) for file in files] == [200, 400]
+    assert {file.parent for file in files} == {root / "archive" / "tool-output"}
     assert sorted(tmp_path.parent.iterdir()) == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["kgent.yaml", "run"]
     assert verify(root).problems == []

@@ -162,7 +162,7 @@ def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@together("name", sampled(REFUSED, keep=12))
+@together("name", sampled(REFUSED, keep=8))
 def test_validate_and_run_refuse(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

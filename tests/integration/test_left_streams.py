@@ -130,7 +130,7 @@ print("ended")
 @pytest.mark.long
 def test_a_run_goes_on_when_its_stream_is_left(home: Home, project: Path) -> None:
     home.path.mkdir(exist_ok=True)
-    every = "1" if is_whole() else "5"  # no divisor of the ways, so that all of each are tried
+    every = "1" if is_whole() else "7"  # no divisor of the ways, so that all of each are tried
     done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
         [sys.executable, program_file(PROGRAM), str(home.path), str(project), every],
         env=home.env(PYTHONWARNINGS="error"),

@@ -13,7 +13,7 @@ from agent_core.errors import ToolError
 from agent_core.mcp.config import HttpServer
 from integration.test_mcp_http import http_server, ordinary
 from mcp_bench import Bench, bench, plain
-from sweeps import sampled
+from sweeps import paired, sampled
 from tables import together
 
 WORDS = "made it: 42"
@@ -82,8 +82,13 @@ async def answering(
             yield bench_
 
 
-@together("kind", ["application/json", "text/event-stream"])
-@together("result", [ODD[0], ODD[9], ODD[12], ODD[15], WORDS, [TEXT]])
+@together(
+    ("result", "kind"),
+    paired(
+        [ODD[0], ODD[9], ODD[12], ODD[15], WORDS, [TEXT]],
+        ["application/json", "text/event-stream"],
+    ),
+)
 async def test_words_over_http_are_kept(tmp_path: Path, result: Any, kind: str) -> None:
     async with answering(tmp_path, result, kind=kind) as bench_:
         kept = await bench_.call("mcp.shop.greet")

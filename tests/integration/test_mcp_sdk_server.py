@@ -23,8 +23,7 @@ def workshop(folder: Path) -> StdioServer:
     return StdioServer(command=sys.executable, args=warm.arguments(script), cwd=str(folder))
 
 
-@pytest.mark.long
-async def test_the_answer_of_a_server_reaches_the_model(tmp_path: Path) -> None:
+async def test_answers_and_news_of_a_changed_list_are_heard(tmp_path: Path) -> None:
     async with bench(tmp_path / "diary", {"shop": workshop(tmp_path)}) as bench_:
         tools = await bench_.tools()
         greet = tools["mcp.shop.greet"].definition
@@ -46,10 +45,7 @@ async def test_the_answer_of_a_server_reaches_the_model(tmp_path: Path) -> None:
         assert failed.error is not None
         assert failed.error.message == "Error executing tool fail"
 
-
-async def test_news_of_a_changed_list_is_asked_for_and_heard(tmp_path: Path) -> None:
-    async with bench(tmp_path / "diary", {"shop": workshop(tmp_path)}) as bench_:
-        assert "mcp.shop.novelty" not in await bench_.tools()
+        assert "mcp.shop.novelty" not in tools
         await bench_.call("mcp.shop.extend")
         async with asyncio.timeout(50):
             while "mcp.shop.novelty" not in await bench_.tools():  # noqa: ASYNC110

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -572,22 +572,23 @@ async def test_each_tenant_has_its_own_memory_and_users(
         (None, {"tenant": "acme", "memory": BEN}, "s5", "tenants/acme/users/ben/user"),
     ]
     known: list[str] = []
-    for tenant, options, session, folder in said_where:
-        async with service(
-            home, project, provider, database_url=database_url, tenant=tenant
-        ) as runtime:
-            await runtime.run(WISH, session, here=True, **options)
-            await until_told(runtime, session)
-        known = sorted([*known, folder])
-        assert stored(home) == known
-    provider.requests.clear()
-    for tenant, options, _, _ in said_where:
-        async with service(
-            home, project, provider, database_url=database_url, tenant=tenant
-        ) as runtime:
-            await runtime.run("Hello", here=True, **options)
+    async with AsyncExitStack() as opened:
+        runtimes = {
+            tenant: await opened.enter_async_context(
+                service(home, project, provider, database_url=database_url, tenant=tenant)
+            )
+            for tenant in ("acme", "Acme", None)
+        }
+        for tenant, options, session, folder in said_where:
+            await runtimes[tenant].run(WISH, session, here=True, **options)
+            await until_told(runtimes[tenant], session)
+            known = sorted([*known, folder])
+            assert stored(home) == known
+        provider.requests.clear()
+        for tenant, options, _, _ in said_where:
+            await runtimes[tenant].run("Hello", here=True, **options)
             carls: dict[str, Any] = {**options, "memory": "user:carl"}
-            await runtime.run("Hello", here=True, **carls)
+            await runtimes[tenant].run("Hello", here=True, **carls)
     texts = [seen(request) for request in provider.requests if purpose(request) == "run"]
     assert ["Likes short answers" in text for text in texts] == [True, False] * len(said_where)
 

@@ -61,7 +61,7 @@ _PACKAGES = (
     "uvicorn",
     "mcp.server",
 )
-_OF_TESTS = ("pydantic_ai.models.openai",)
+_OF_TESTS = ("fastapi", "pydantic_ai.models.openai", "sse_starlette")
 """What tests of every kind load when they first need it: a second of work in each worker."""
 _CACHING = (
     "agent_core.tools.schema",

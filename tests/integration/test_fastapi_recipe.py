@@ -17,7 +17,7 @@ import pytest
 from aiohttp import ClientSession, TCPConnector
 
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
-from isolation import Home
+from isolation import Home, program_file
 from model_server import ModelServer, Received, Reply
 from sweeps import is_whole
 
@@ -27,6 +27,18 @@ RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 MAIL = ScriptedCall(name="send_mail", arguments={"to": "a@b.org", "text": "Hi"})
 ASKS = Calls(calls=[MAIL], text="I will write. ")
 STARTED = r"Started server process \[(\d+)\]"
+WORKER = """
+import socket, sys
+from contextlib import suppress
+
+import uvicorn
+
+sys.path.insert(0, sys.argv[1])
+config = uvicorn.Config("fastapi_service:app", timeout_graceful_shutdown=5)
+with suppress(KeyboardInterrupt):
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[2]))])
+"""
+"""What `uvicorn --workers` starts several times, each from scratch; this one may be a copy."""
 
 
 def say_what_came_of_it(asked: Received) -> Reply:
@@ -37,8 +49,8 @@ def say_what_came_of_it(asked: Received) -> Reply:
 class Service:
     """The service: its client, its processes, and what it has said."""
 
-    def __init__(self, process: Process, client: ClientSession, said: list[str]) -> None:
-        self.process = process
+    def __init__(self, processes: list[Process], client: ClientSession, said: list[str]) -> None:
+        self.processes = processes
         self.client = client
         self.said = said
 
@@ -51,8 +63,13 @@ class Service:
         """Wait until so many processes have started."""
         ready = "Application startup complete"
         while "".join(self.said).count(ready) < number:
-            assert self.process.returncode is None, "".join(self.said)
+            assert all(each.returncode is None for each in self.processes), "".join(self.said)
             await asyncio.sleep(0.05)
+
+    def interrupt(self) -> None:
+        for each in self.processes:
+            with suppress(ProcessLookupError):
+                each.send_signal(signal.SIGINT)
 
     async def post(self, path: str, user: str = "ann", **body: Any) -> tuple[int, Any]:
         async with self.client.post(path, json=body, headers={"X-User": user}) as done:
@@ -108,43 +125,50 @@ class Service:
 async def service(
     home: Home, project: Path, model: ModelServer, url: str
 ) -> AsyncGenerator[Service]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [
-        *("-m", "uvicorn", "--app-dir", str(RECIPES), "--port", str(port), "--workers", "2"),
-        *("--timeout-graceful-shutdown", "5", "fastapi_service:app"),
-    ]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        cwd=project,
-        env={
-            **os.environ,
-            "SOONG_AGENT_HOME": str(home.path),
-            "MODEL": f"openai:gpt-5-mini@{model.base_url('openai')}",
-            "DATABASE_URL": url,
-        },
-        stderr=PIPE,
-    )
+    """Start two processes that listen on one port, by uvicorn's supervisor if all is tried."""
+    environ = {
+        **os.environ,
+        "SOONG_AGENT_HOME": str(home.path),
+        "MODEL": f"openai:gpt-5-mini@{model.base_url('openai')}",
+        "DATABASE_URL": url,
+    }
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port, number = door.getsockname()[1], door.fileno()
+        commands = [[program_file(WORKER), str(RECIPES), str(number)]] * 2
+        if is_whole():
+            supervised = f"-m uvicorn --app-dir {RECIPES} --fd {number} --workers 2"
+            last = "--timeout-graceful-shutdown 5 fastapi_service:app"
+            commands = [[*supervised.split(), *last.split()]]
+        processes = [
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                *command,
+                cwd=project,
+                env=environ,
+                stderr=PIPE,
+                pass_fds=[number],
+            )
+            for command in commands
+        ]
     said: list[str] = []
 
-    async def listen() -> None:
+    async def listen(process: Process) -> None:
         assert process.stderr is not None
         async for line in process.stderr:
             said.append(line.decode())  # noqa: PERF401 - seen while it is collected
 
-    listening = asyncio.create_task(listen())
+    listening = [asyncio.create_task(listen(each)) for each in processes]
     connector = TCPConnector(force_close=True)  # each request may reach either process
     async with ClientSession(f"http://127.0.0.1:{port}", connector=connector) as client:
-        made = Service(process, client, said)
+        made = Service(processes, client, said)
         try:
             await made.started(2)
             yield made
         finally:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-            await process.wait()
-            await listening
+            made.interrupt()
+            for each in processes:
+                await each.wait()
+            await asyncio.gather(*listening)
     assert "Traceback" not in "".join(said), "".join(said)
 
 
@@ -206,5 +230,6 @@ async def end_with_an_open_stream(made: Service) -> None:
     await made.question()
     async with aclosing(made.events(run_id)) as shown:
         assert (await anext(shown))[1]
-        made.process.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(made.process.wait(), 60) in {0, -signal.SIGINT, 130}
+        made.interrupt()
+        for each in made.processes:
+            assert await asyncio.wait_for(each.wait(), 60) in {0, -signal.SIGINT, 130}

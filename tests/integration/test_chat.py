@@ -376,19 +376,6 @@ def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> 
     assert sent(server) == "write it"
 
 
-def test_the_window_is_drawn(home: Home, project: Path) -> None:
-    with ModelServer.in_thread(["Hello."]) as server:
-        keys = [
-            Key(READY, f"hi{ENTER}"),
-            Key("Hello.", f"/context{ENTER}"),
-            Key("the cached prefix", f"/contxt{ENTER}"),
-            Key("contxt (did", CTRL_D),
-        ]
-        scene = converse(home, project, server, keys, columns=40)
-    assert "reserve" in scene.text
-    assert len(server.requests) == 1
-
-
 def send_signal(pid: Path, number: signal.Signals) -> None:
     """Signal the conversation that wrote its process id there."""
     os.kill(int(pid.read_text(encoding="utf-8")), number)

@@ -35,14 +35,21 @@ def test_the_help_fits_on_a_screen_of_80_columns_and_24_rows(home: Home, project
     assert "and 8 more" in screen
 
 
-def test_a_command_the_keys_and_mistakes_are_explained(home: Home, project: Path) -> None:
-    with ModelServer.in_thread([]) as server:
+def test_a_command_the_keys_mistakes_and_the_window_are_explained(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread(["Hello."]) as server:
         keys = [
             Key(READY, f"/help keys{ENTER}"),
             Key(Shown(r"of an MCP server\s+>"), f"/help fork{ENTER}"),
             Key(Shown(r"in a copy of\s+the project\s+>"), f"/help forks{ENTER}"),
-            Key(Shown(r"did\s+you\s+mean /fork\?\)\s+>"), CTRL_D),
+            Key(Shown(r"did\s+you\s+mean /fork\?\)\s+>"), f"hi{ENTER}"),
+            Key("Hello.", f"/context{ENTER}"),
+            Key("the cached prefix", f"/contxt{ENTER}"),
+            Key("contxt (did", CTRL_D),
         ]
         scene = converse(home, project, server, keys, columns=40)
+    assert "reserve" in scene.text
+    assert len(server.requests) == 1
     assert "/fork [--into DIR] [--at NODE]" in scene.lines
     assert all(len(line) <= 40 for line in scene.lines)

@@ -99,7 +99,7 @@ def test_plain_lines_name_the_command(home: Home, project: Path) -> None:
     assert f"{OFFER}/mode ask Carry out the plan." in scene.lines
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_a_run_names_the_command_that_carries_its_plan_out(home: Home, project: Path) -> None:
     elsewhere = project.parent
     with ModelServer.in_thread(["A plan.", "Done."]) as server:

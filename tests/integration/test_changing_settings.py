@@ -291,6 +291,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_the_old_file(home: Home, project: Path, file: ConfigFile) -> None:
     before = text(file)
     done = subprocess.run(  # noqa: S603 - our own command

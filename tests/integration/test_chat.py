@@ -360,7 +360,7 @@ def test_undo_and_redo_say_what_they_did_without_ids(home: Home, project: Path) 
     assert not re.search(r"(sess|node|snap)_", shown)
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "Again."]
     with ModelServer.in_thread(script) as server:

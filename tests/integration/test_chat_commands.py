@@ -112,6 +112,7 @@ def test_without_snapshots_the_differences_are_those_of_git(home: Home, project:
     assert not list(project.glob("ran-*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plain", kept([[], ["--plain"]], []), ids=kept(["drawn", "plain"], "drawn")
 )

@@ -38,6 +38,7 @@ def configured(home: Home, server: ModelServer, more: str = "") -> Home:
     return home
 
 
+@pytest.mark.long
 def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["hello from the model"]) as server:
         done = soong_agent(configured(home, server), "run", "--path", str(project), "hi")

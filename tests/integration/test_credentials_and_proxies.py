@@ -67,6 +67,7 @@ def use_proxy(monkeypatch: pytest.MonkeyPatch, variable: str, proxy: WebProxy) -
     monkeypatch.setenv(variable, proxy.url)
 
 
+@pytest.mark.long
 @together(
     ("host", "variable"),
     paired(

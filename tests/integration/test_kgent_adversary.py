@@ -482,6 +482,7 @@ def test_what_notices_a_change_in_mid_run(tmp_path: Path, row: str, number: int)
         assert bool(verify(tmp_path / "run").problems) is (noticed == "verify")
 
 
+@pytest.mark.long
 def test_the_seal_of_another_run_proves_nothing(tmp_path: Path, original: RunResult) -> None:
     root, other = original.sandbox_root, conduct(tmp_path)
     assert root is not None

@@ -120,6 +120,7 @@ def test_equal_runs_of_the_mock_are_the_same(tmp_path: Path) -> None:
     assert compare_runs(*roots) == []
 
 
+@pytest.mark.long
 def test_a_longer_path_in_a_result_is_no_difference(tmp_path: Path) -> None:
     printed = {"pwd": 60, "pwd; exit 3": 60, "pwd; sleep 9": 1}
     made = [

@@ -34,6 +34,7 @@ def check_the_table(root: Path) -> None:
     assert (root / check["output"]).read_text() == "3 orders, each once\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", kept(ARGUMENTS, "clean-csv"))
 def test_an_example_runs_is_sound_and_runs_again(tmp_path: Path, name: str) -> None:
     root = run_example(tmp_path, name)

@@ -56,6 +56,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.long
 @together("record", sampled(["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"], keep=2))
 def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     tmp_path: Path, record: str

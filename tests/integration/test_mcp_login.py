@@ -255,6 +255,7 @@ ANSWERS = (
 )
 
 
+@pytest.mark.long
 async def test_a_form_is_answered_and_what_does_not_fit_is_no_answer(tmp_path: Path) -> None:
     user = User()
     async with guarded() as origin, opened(tmp_path, origin, user) as made:

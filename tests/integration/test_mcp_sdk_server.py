@@ -4,8 +4,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-import pytest
-
 import warm
 from agent_core.mcp.config import StdioServer
 from agent_core.types import (

@@ -373,7 +373,7 @@ async def test_a_cancelled_call_cancels_its_run_and_the_session_goes_on(
     assert all(each.get("id") != 1 for each in wire.received)
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("end", kept(["leave", "term", "kill"], "kill"))
 async def test_whatever_ends_the_server_leaves_a_session_that_goes_on(
     home: Home, project: Path, end: str

@@ -64,7 +64,7 @@ async def test_a_client_over_http_is_answered_asked_and_told(
     assert (facts(result)["text"], facts(again)["text"]) == ("written", "again")
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @GENERATIONS
 async def test_a_declined_form_denies_over_http(home: Home, project: Path, mode: str) -> None:
     async with ModelServer([WRITE, "not written"]) as server:

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from agent_core.cli.config_file import ConfigFile, setting_keys
 from agent_core.cli.permissions import describe_rule
 from agent_core.config.rules import PermissionRule
 from agent_core.errors import ConfigError
+from agent_core.permissions.saved_rules import remove_rule
 from agent_core.redaction import Redactor
 from command_lines import make_program
 from isolation import Home, program_file
@@ -434,7 +435,7 @@ def test_the_commands_say_what_they_did(home: Home, project: Path) -> None:
         ("permissions add allow -- git log *", 0, "the command git log", "there already"),
         ("permissions add deny -- git log *", 2, "", "config.toml:5 has a rule for exactly these"),
         ("permissions add allow", 2, "", "a command after --, or add --tool, --path"),
-        ("permissions remove config.toml#2", 1, "", "there is no rule 'config.toml#2'"),
+        ("permissions remove config.toml#2", 1, "", "there are config.toml#1"),
         ("permissions remove config.toml#1", 0, "the command git log", "removed from config.toml"),
         ("permissions list", 0, "", "no rules"),
     ):
@@ -466,6 +467,21 @@ def test_a_rule_is_removed_and_the_others_and_all_comments_stay(
     assert [line for line in after.splitlines() if line.startswith("# of")] == [
         f"# of {word}" for word in words
     ]
+
+
+def test_a_rule_that_was_replaced_meanwhile_is_not_removed(home: Home) -> None:
+    rule = '[[permissions.rules]]\ndecision = "allow"\ncommand = ["{}"]\n'
+    shown = PermissionRule.model_validate({"decision": "allow", "command": ["one"]})
+    removals: dict[str, Callable[[], object]] = {
+        "config.toml": lambda: ConfigFile(home.path, Redactor()).remove_rule(1, shown),
+        "rules.toml": lambda: remove_rule(home.path, 1, shown),
+    }
+    for name, remove in removals.items():
+        written = f"{CONFIG if name == 'config.toml' else ''}\n{rule.format('two')}"
+        home.write(name, written)
+        with pytest.raises(ConfigError, match="its rule 1 is another one now"):
+            remove()
+        assert (home.path / name).read_text("utf-8") == written
 
 
 TYPED = [

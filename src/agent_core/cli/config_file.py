@@ -23,6 +23,7 @@ from agent_core.config.paths import Setup
 from agent_core.config.positions import dotted_key, find_line, find_lines, leaves
 from agent_core.config.problems import lacks_only_a_model, read_text
 from agent_core.config.removal import remove_table
+from agent_core.config.rules import PermissionRule
 from agent_core.config.section import Section
 from agent_core.disk.folders import make_private
 from agent_core.disk.replacing import replace_file, writing_alone
@@ -180,21 +181,26 @@ class ConfigFile:
         line = find_lines(read_text(self.path) or "").get(key)
         return structs.replace(done, key=key, line=line)
 
-    def remove_rule(self, number: int) -> Change:
+    def remove_rule(self, number: int, rule: PermissionRule) -> Change:
         """Remove a permission rule.
 
         Args:
             number: its place among the rules of the file, from 1.
+            rule: the rule that has to be there.
 
         Raises:
-            ConfigError: the file cannot be used; nothing was written.
+            ConfigError: the rule is not there, or the file cannot be used; nothing was written.
             OSError: the file cannot be written, and is unchanged.
         """
         path = ("permissions", "rules")
 
         def change(document: "TOMLDocument", table: Table) -> Sequence[str]:
+            found = cast("list[Any]", _get(table, path) or [])
+            there = [PermissionRule.model_validate(each) for each in found[number - 1 : number]]
+            if there != [rule]:
+                raise _error(f"{self.path} has changed: its rule {number} is another one now")
             remove_table(document, *path, number - 1)
-            del cast("list[Any]", _get(table, path))[number - 1]
+            del found[number - 1]
             return ()
 
         return self._change(path, change)

@@ -203,16 +203,18 @@ def _add(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> in
 def _remove(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
     rules = {rule.name: rule.table for rule in load_rules(setup, PathPolicy.of(setup)).rules}
     if options.id not in rules:
-        message = f"there is no rule {quoted(options.id)}; soong-agent permissions list names them"
+        names = f"there are {listed([*rules])}" if rules else "there are none"
+        message = f"there is no rule {quoted(options.id)}; {names}"
         terminal.line(visible(f"error: {message}", one_line=True), Style.BAD)
         return FAILED
+    rule = rules[options.id]
     file, _, number = options.id.partition("#")
     if file == RULES_NAME:
-        remove_rule(setup.home, int(number))
+        remove_rule(setup.settings_home, int(number), rule)
     else:
         redactor = build_terminal_redactor(os.environ, setup)
-        ConfigFile(setup.home, redactor, check_rules).remove_rule(int(number))
-    terminal.text(f"{visible(clean(describe_rule(rules[options.id])), one_line=True)}\n")
+        ConfigFile(setup.home, redactor, check_rules).remove_rule(int(number), rule)
+    terminal.text(f"{visible(clean(describe_rule(rule)), one_line=True)}\n")
     terminal.line(f"removed from {file}", Style.DIM)
     return COMPLETED
 

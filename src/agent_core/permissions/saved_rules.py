@@ -76,15 +76,16 @@ def parse_rules(text: str) -> list[PermissionRule]:
         raise ValueError("; ".join(with_lines(problems_of(error, _File), text))) from None
 
 
-def remove_rule(home: Path, number: int) -> None:
+def remove_rule(home: Path, number: int, rule: PermissionRule) -> None:
     """Remove a rule from the file; the rest stays as it is, comments included.
 
     Args:
         home: where the file is.
         number: the place of the rule among those of the file, from 1.
+        rule: the rule that has to be there.
 
     Raises:
-        ConfigError: the file cannot be used as it is.
+        ConfigError: the rule is not there, or the file cannot be used as it is.
         OSError: it cannot be written.
     """
     from tomlkit import parse  # noqa: PLC0415 - slow to import, and used here only
@@ -92,6 +93,9 @@ def remove_rule(home: Path, number: int) -> None:
     path = home / RULES_NAME
     with writing_alone(home / LOCK_NAME):
         rules = read_rules(path)
+        if rules[number - 1 : number] != [rule]:
+            message = f"it has changed: its rule {number} is another one now"
+            raise unusable(path, "rules", message)
         del rules[number - 1]
         document = parse(read_text(path) or "")
         remove_table(document, "permissions", "rules", number - 1)

@@ -473,7 +473,7 @@ def test_a_rule_that_was_replaced_meanwhile_is_not_removed(home: Home) -> None:
     rule = '[[permissions.rules]]\ndecision = "allow"\ncommand = ["{}"]\n'
     shown = PermissionRule.model_validate({"decision": "allow", "command": ["one"]})
     removals: dict[str, Callable[[], object]] = {
-        "config.toml": lambda: ConfigFile(home.path, Redactor()).remove_rule(1, shown),
+        "config.toml": lambda: ConfigFile(home.path, Redactor({})).remove_rule(1, shown),
         "rules.toml": lambda: remove_rule(home.path, 1, shown),
     }
     for name, remove in removals.items():

@@ -435,7 +435,7 @@ def test_the_commands_say_what_they_did(home: Home, project: Path) -> None:
         ("permissions add allow -- git log *", 0, "the command git log", "there already"),
         ("permissions add deny -- git log *", 2, "", "config.toml:5 has a rule for exactly these"),
         ("permissions add allow", 2, "", "a command after --, or add --tool, --path"),
-        ("permissions remove config.toml#2", 1, "", "there are config.toml#1"),
+        ("permissions remove config.toml#2", 1, "", "the rules are config.toml#1"),
         ("permissions remove config.toml#1", 0, "the command git log", "removed from config.toml"),
         ("permissions list", 0, "", "no rules"),
     ):

@@ -203,7 +203,7 @@ def _add(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> in
 def _remove(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
     rules = {rule.name: rule.table for rule in load_rules(setup, PathPolicy.of(setup)).rules}
     if options.id not in rules:
-        names = f"there are {listed([*rules])}" if rules else "there are none"
+        names = f"the rules are {listed([*rules])}" if rules else "there are none"
         message = f"there is no rule {quoted(options.id)}; {names}"
         terminal.line(visible(f"error: {message}", one_line=True), Style.BAD)
         return FAILED

@@ -32,6 +32,8 @@ def remove_table(document: "TOMLDocument", section: str, name: str, at: int) -> 
         comments.insert(0, body.pop())
     del tables[at]
     rest: Any = tables
+    if not any(isinstance(each, Comment) for _, each in comments):
+        return
     if at > 0:
         rest[at - 1].value.body.extend(comments)
     elif len(rest) > 0:

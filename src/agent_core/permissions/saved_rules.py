@@ -100,7 +100,9 @@ def remove_rule(home: Path, number: int, rule: PermissionRule) -> None:
         document = parse(read_text(path) or "")
         remove_table(document, "permissions", "rules", number - 1)
         after = document.as_string()
-        if parse_rules(after) != rules or path.is_symlink():
+        if path.is_symlink():
+            raise unusable(path, "rules", "it is a link, which a file would replace")
+        if parse_rules(after) != rules:
             message = "a rule cannot be removed without touching the others: edit the file"
             raise unusable(path, "rules", message)
         replace_file(path, after.encode(), home=home)

@@ -608,7 +608,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
         takes_text=True,
     ),
     "permissions": SlashCommand(
-        "[list | explain -- COMMAND | add DECISION -- COMMAND | forget ID]",
+        "[list | explain -- COMMAND | add DECISION -- COMMAND | remove RULE | forget ID]",
         "rules and remembered answers",
         _permissions,
         words=None,
